@@ -1,0 +1,266 @@
+"""How do we speak to a backend? Connections that are kept and reused, one request at a time on each.
+
+A connection goes back only when its answer ended cleanly with no byte too many. An answer's head is checked as a
+caller's is. Nothing is decompressed, followed or retried here; what went wrong is said as a `BackendFault`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, Protocol
+
+import httptools
+
+from proxy.http1.faults import BackendFault, ConnectFailed
+from proxy.http1.framing import answer_framing
+
+KEEP_S = 4.0  # engines (uvicorn) close idle connections at 5 s
+HEAD_BYTES = 64 * 1024
+HEAD_FIELDS = 256
+INFORMATIONAL = 16  # 1xx answers before the real one
+
+
+class Answer(Protocol):
+    """Who takes in an answer. Called synchronously from the socket's callback."""
+
+    def head(self, status: int, fields: list[tuple[bytes, bytes]], length_bytes: int | None) -> None:
+        """The head. `length_bytes`: of the body, None where its end is told otherwise."""
+
+    def data(self, piece: bytes) -> None:
+        """A piece of the body, as it came out of one read."""
+
+    def end(self) -> None:
+        """The answer is complete; the connection is no longer ours."""
+
+    def lost(self, fault: BackendFault) -> None:
+        """The answer will never be complete; the connection is gone."""
+
+
+class BackendConnection(asyncio.Protocol):
+    """One connection to a backend."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, kept: KeptConnections) -> None:
+        self.kept = kept
+        self.idle_until = 0.0
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._answer: Answer | None = None
+        self._old = False  # has answered before
+        self._untouched = True  # no byte of the present answer has come
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._fields_bytes = 0
+        self._head_complete = False
+        self._length_bytes: int | None = None
+        self._chunked = False
+        self._informational = 0
+        self._pieces: list[bytes] = []
+        self._ended = False
+        self._to_close = False  # this answer is the connection's last
+        self._paused = False
+
+    def send(self, answer: Answer, head: bytes, body: bytes) -> None:
+        """Send a request; what comes of it goes to `answer`."""
+        self._answer = answer
+        self._untouched = True
+        if len(body) < 16384:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))
+
+    def hand_over(self, answer: Answer) -> None:
+        """From now on what comes goes to `answer`."""
+        self._answer = answer
+
+    def abandon(self) -> None:
+        """The answer is no longer wanted: close at once, so that the backend stops."""
+        self._answer = None
+        self.transport.abort()
+
+    def pause(self) -> None:
+        """The caller does not read: nor do we."""
+        if not self._paused and not self.transport.is_closing():
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """The caller reads again."""
+        if self._paused and not self.transport.is_closing():
+            self._paused = False
+            self.transport.resume_reading()
+
+    # --- asyncio's side -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        answer = self._answer
+        if answer is None:  # bytes that nobody asked for
+            self.transport.abort()
+            return
+        self._untouched = False
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            if not self._ended:
+                self._fail(BackendFault.PROTOCOL)
+                return
+            self._to_close = True  # whole, with something behind it
+        if not self._head_complete:
+            return
+        pieces = self._pieces
+        if pieces:
+            piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            answer.data(piece)
+        if self._ended:
+            self._finish(answer)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.kept.forget(self)
+        answer, self._answer = self._answer, None
+        self._parser = None
+        if answer is None:
+            return
+        if self._head_complete and self._length_bytes is None and not self._chunked and exc is None:
+            answer.end()  # its end is told by closing
+        else:
+            answer.lost(BackendFault.STALE if self._old and self._untouched else BackendFault.RESET)
+
+    # --- parsing --------------------------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_complete:
+            if self._ended:
+                raise _Excess
+            return  # a trailer: dropped
+        self._fields.append((name, value))
+        self._fields_bytes += len(name) + len(value)
+        if self._fields_bytes > HEAD_BYTES or len(self._fields) > HEAD_FIELDS:
+            raise _Excess
+
+    def on_headers_complete(self) -> None:
+        if self._ended:
+            raise _Excess
+        status = self._parser.get_status_code()
+        fields, self._fields, self._fields_bytes = self._fields, [], 0
+        if status < 200:
+            self._informational += 1
+            if status == 101 or self._informational > INFORMATIONAL:
+                raise _Excess
+            return
+        framing = answer_framing(status, fields)
+        if framing is None or status > 599 or self._parser.should_upgrade():
+            raise _Excess
+        self._length_bytes, self._chunked = framing
+        self._head_complete = True
+        if self._answer is not None:
+            self._answer.head(status, fields, self._length_bytes)
+
+    def on_body(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        if self._head_complete:  # else it was a 1xx
+            self._ended = True
+            self._to_close = not self._parser.should_keep_alive()
+
+    def on_message_begin(self) -> None:
+        if self._ended:
+            self._to_close = True  # excess bytes behind the answer: never to be taken for the next one
+
+    def _finish(self, answer: Answer) -> None:
+        self._answer = None
+        self._old = True
+        self._head_complete = self._ended = False
+        self._informational = 0
+        self.resume()
+        if self._to_close:
+            self.transport.close()
+        else:
+            self.kept.put(self)
+        answer.end()
+
+    def _fail(self, fault: BackendFault) -> None:
+        answer, self._answer = self._answer, None
+        self.transport.abort()
+        if answer is not None:
+            answer.lost(fault)
+
+
+class KeptConnections:
+    """The connections to one backend: the one used last is taken first."""
+
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, loop: asyncio.AbstractEventLoop) -> None:
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._loop = loop
+        self._idle: list[BackendConnection] = []
+        self._closed = False
+
+    def take(self) -> BackendConnection | None:
+        """An idle connection that should still be open, or None."""
+        idle = self._idle
+        at = self._loop.time()
+        while idle:
+            connection = idle.pop()
+            if connection.idle_until > at and not connection.transport.is_closing():
+                return connection
+            connection.transport.close()
+        return None
+
+    async def connect(self, within_s: float) -> BackendConnection:
+        """A new connection, TLS included. Raises ConnectFailed."""
+        name = self._host if self._tls else None
+        try:
+            async with asyncio.timeout(within_s):
+                _, connection = await self._loop.create_connection(self._new, self._host, self._port, ssl=self._tls, server_hostname=name)
+        except ConnectionRefusedError as error:
+            raise ConnectFailed(BackendFault.REFUSED) from error
+        except TimeoutError as error:
+            raise ConnectFailed(BackendFault.CONNECT_TIMEOUT) from error
+        except (OSError, ssl.SSLError) as error:
+            raise ConnectFailed(BackendFault.UNREACHABLE, str(error)) from error
+        return connection
+
+    def _new(self) -> BackendConnection:
+        return BackendConnection(self)
+
+    def put(self, connection: BackendConnection) -> None:
+        """It is free again."""
+        if self._closed or connection.transport.is_closing():
+            connection.transport.close()
+            return
+        connection.idle_until = self._loop.time() + KEEP_S
+        self._idle.append(connection)
+
+    def forget(self, connection: BackendConnection) -> None:
+        """It has closed."""
+        if connection.idle_until:
+            try:
+                self._idle.remove(connection)
+            except ValueError:
+                pass
+
+    def close_old(self) -> None:
+        """Close what has been idle for too long; the oldest stand first."""
+        at = self._loop.time()
+        while self._idle and self._idle[0].idle_until <= at:
+            self._idle.pop(0).transport.close()
+
+    def close(self) -> None:
+        """Close the idle ones; those at work close when their answer ends."""
+        self._closed = True
+        for connection in self._idle:
+            connection.transport.close()
+        self._idle.clear()
+
+
+class _Excess(Exception):
+    """Not the bytes of an answer."""

@@ -1,0 +1,113 @@
+"""Is this head unambiguous? Checks above the parser, on the fields that request smuggling lives on (RFC 9112 6, 9110 8.6).
+
+llhttp in strict mode already refuses most of it; what stands here holds even if the parser changes its mind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from proxy.http1.faults import CallerFault
+
+_DIGITS = re.compile(rb"[0-9]{1,18}")
+_TARGET = re.compile(rb"/[\x21\x22\x24-\x7e]*")
+_HOST = re.compile(rb"(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
+_ONCE = frozenset([b"host", b"content-length", b"transfer-encoding", b"content-type", b"expect", *_CREDENTIALS])
+_METHODS = {m.encode(): m for m in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
+
+
+class MalformedHead(Exception):
+    """The head is not one that two parties must read alike."""
+
+    def __init__(self, fault: CallerFault, why: str) -> None:
+        super().__init__(why)
+        self.fault = fault
+
+
+class Head:
+    """A request's head. Names are in lower case, values as they came."""
+
+    __slots__ = ("chunked", "content_length", "expects_continue", "headers", "keep_alive", "method", "target", "version")
+
+    def __init__(self, method: str, target: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> None:
+        self.method = method
+        self.target = target
+        self.version = version
+        self.headers = headers
+        self.content_length: int | None = None
+        self.chunked = False
+        self.keep_alive = version == "1.1"
+        self.expects_continue = False
+
+    @classmethod
+    def unknown(cls, target: bytes) -> Head:
+        """For a request whose head never became one."""
+        head = cls("", target[:200], "1.1", [])
+        head.keep_alive = False
+        return head
+
+
+def head_of(method: bytes, target: bytes, version: str, fields: list[tuple[bytes, bytes]]) -> Head:
+    """The head of a request, or MalformedHead."""
+    if version != "1.1" and version != "1.0":
+        raise MalformedHead(CallerFault.MALFORMED, "version")
+    if not _TARGET.fullmatch(target):
+        raise MalformedHead(CallerFault.MALFORMED, "target")
+    head = Head(_METHODS.get(method) or method.decode("latin-1"), target, version, fields)
+    seen = set()
+    for name, value in fields:
+        if name in _ONCE or name.startswith(b"x-fairlane-"):
+            if name in seen:
+                raise MalformedHead(CallerFault.MALFORMED, "field twice")
+            seen.add(name)
+            if name == b"host":
+                if not _HOST.fullmatch(value):
+                    raise MalformedHead(CallerFault.MALFORMED, "host")
+            elif name == b"content-length":
+                if not _DIGITS.fullmatch(value):
+                    raise MalformedHead(CallerFault.MALFORMED, "content-length")
+                head.content_length = int(value)
+            elif name == b"transfer-encoding":
+                if value.lower() != b"chunked" or version == "1.0":
+                    raise MalformedHead(CallerFault.MALFORMED, "transfer-encoding")
+                head.chunked = True
+            elif name == b"expect":
+                if value.lower() != b"100-continue":
+                    raise MalformedHead(CallerFault.EXPECTATION, "expect")
+                head.expects_continue = version == "1.1"
+        elif name == b"connection":
+            tokens = [token.strip() for token in value.lower().split(b",")]
+            if b"close" in tokens:
+                head.keep_alive = False
+            elif b"keep-alive" in tokens:
+                head.keep_alive = True
+        elif name == b"upgrade" and method == b"CONNECT":
+            raise MalformedHead(CallerFault.UPGRADE, "connect")
+    if head.chunked and head.content_length is not None:
+        raise MalformedHead(CallerFault.MALFORMED, "two framings")
+    if version == "1.1" and b"host" not in seen:
+        raise MalformedHead(CallerFault.MALFORMED, "no host")
+    return head
+
+
+def answer_framing(status: int, fields: Sequence[tuple[bytes, bytes]]) -> tuple[int | None, bool] | None:
+    """How long is a backend's answer? (content length or None, chunked); None: its head is ambiguous, do not trust it."""
+    length: int | None = None
+    chunked = False
+    for name, value in fields:
+        lower = name.lower()
+        if lower == b"content-length":
+            if length is not None or not _DIGITS.fullmatch(value):
+                return None
+            length = int(value)
+        elif lower == b"transfer-encoding":
+            if chunked or value.lower() != b"chunked":
+                return None
+            chunked = True
+    if chunked and length is not None:
+        return None
+    if status in (204, 304):
+        return 0, False
+    return length, chunked

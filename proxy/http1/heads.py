@@ -1,0 +1,132 @@
+"""Which bytes are the head of a message? Building both directions' heads, and which fields never pass.
+
+Hop-by-hop fields end here (RFC 9110 7.6.1), with everything `Connection` names; the caller's credential, cookies and
+our own control fields never go upstream; the backend's cookies never come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+
+Fields = Sequence[tuple[bytes, bytes]]
+
+HOP_BY_HOP = frozenset(
+    [
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authorization",
+        b"proxy-authenticate",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+    ]
+)
+_OURS_UPSTREAM = HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"expect",
+    b"authorization",
+    b"x-api-key",
+    b"api-key",
+    b"cookie",
+    b"accept-encoding",
+    b"x-request-id",
+}
+_OURS_DOWNSTREAM = HOP_BY_HOP | {b"content-length", b"set-cookie", b"set-cookie2", b"x-request-id", b"server-timing"}
+_MEMO_MAX = 4096
+
+REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+_DROPPED, _PASSES, _IF_TRUSTED = range(3)
+
+
+def _treatment(name: bytes) -> int:
+    if name in _OURS_UPSTREAM or b"_" in name or name.startswith(b"x-fairlane-"):
+        return _DROPPED
+    if name == b"forwarded" or name.startswith(b"x-forwarded-"):
+        return _IF_TRUSTED  # where the caller is: believed from trusted proxies only
+    return _PASSES
+
+
+def nominated(fields: Fields) -> frozenset[bytes]:
+    """Which fields does `Connection` name, to be dropped with it?"""
+    names = [token.strip().lower() for name, value in fields if name == b"connection" for token in value.split(b",")]
+    return frozenset(names)
+
+
+class UpstreamHeads:
+    """What head does one backend get? All that does not depend on the request is joined once.
+
+    `prefix` stands before the caller's path; if `replaces_v1`, it takes the place of the path's leading `/v1`.
+    `own_fields` are the platform's: credential and `headers`.
+    """
+
+    def __init__(self, host: str, prefix: str, own_fields: Iterable[tuple[str, str]], *, replaces_v1: bool) -> None:
+        own = [(name.lower().encode(), name.encode(), value.encode("latin-1")) for name, value in own_fields]
+        self._own_names = frozenset(lower for lower, _, _ in own)
+        self._prefix = prefix.rstrip("/").encode()
+        self._replaces_v1 = replaces_v1
+        fixed = [b" HTTP/1.1\r\nhost: ", host.encode("idna"), b"\r\naccept-encoding: identity\r\n"]
+        fixed += [name + b": " + value + b"\r\n" for _, name, value in own]
+        self._fixed = b"".join(fixed)
+        self._treatments: dict[bytes, int] = {}
+
+    def build(self, method: bytes, target: bytes, fields: Fields, body_bytes: int, request_id: bytes, *, trusted: bool) -> bytes:
+        """The head for one request. `fields` are the caller's, names in lower case; `trusted`: its forwarding fields count."""
+        path = self._prefix + (target[3:] if self._replaces_v1 else target)
+        parts = [method, b" ", path, self._fixed, b"x-request-id: ", request_id, b"\r\ncontent-length: %d\r\n" % body_bytes]
+        dropped: frozenset[bytes] = frozenset()
+        treatments = self._treatments
+        for name, value in fields:
+            treatment = treatments.get(name)
+            if treatment is None:
+                treatment = self._learn(name)
+            if treatment == _PASSES or (treatment == _IF_TRUSTED and trusted):
+                parts += (name, b": ", value, b"\r\n")
+            elif name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+                dropped = nominated(fields)
+        if dropped:
+            kept = [(name, value) for name, value in fields if name != b"connection" and name not in dropped]
+            return self.build(method, target, kept, body_bytes, request_id, trusted=trusted)
+        parts.append(b"\r\n")
+        return b"".join(parts)
+
+    def _learn(self, name: bytes) -> int:
+        treatment = _DROPPED if name in self._own_names else _treatment(name)
+        if len(self._treatments) < _MEMO_MAX:  # callers choose the names: what we remember of them is bounded
+            self._treatments[name] = treatment
+        return treatment
+
+
+def status_line(status: int) -> bytes:
+    """The first line of an answer."""
+    return REASONS.get(status) or b"HTTP/1.1 %d Status\r\n" % status
+
+
+def downstream_fields(fields: Fields) -> list[bytes]:
+    """The backend's fields as they go to the caller, one `name: value` line each, names as they came."""
+    lines = []
+    dropped: frozenset[bytes] = frozenset()
+    for name, value in fields:
+        lower = name.lower()
+        if lower == b"connection" and value.lower() not in (b"keep-alive", b"close"):
+            dropped = nominated([(n.lower(), v) for n, v in fields])
+        if lower not in _OURS_DOWNSTREAM and not lower.startswith(b"x-fairlane-"):
+            lines.append(name + b": " + value + b"\r\n")
+    if dropped:
+        lines = [line for line in lines if line.partition(b":")[0].lower() not in dropped]
+    return lines
+
+
+def response(status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes, *, keep_alive: bool) -> bytes:
+    """A whole answer of our own."""
+    parts = [status_line(status)]
+    parts += [name + b": " + value + b"\r\n" for name, value in fields]
+    parts.append(b"content-length: %d\r\n%s\r\n" % (len(body), b"" if keep_alive else b"connection: close\r\n"))
+    parts.append(body)
+    return b"".join(parts)

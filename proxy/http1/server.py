@@ -1,0 +1,505 @@
+"""How does a caller speak to us? One connection: heads and bodies in, bounded and on time; answers out.
+
+llhttp parses in strict mode; `framing` checks again what smuggling lives on. One request is in progress at a time; what
+a caller pipelines behind it waits unparsed, and reading stops beyond `Limits.read_ahead_bytes`. Closing, even only for
+sending, is leaving: a caller that half-closes cannot be told from one that has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import httptools
+
+from proxy.http1.faults import CallerFault
+from proxy.http1.framing import Head, MalformedHead, head_of
+
+NEVER = float("inf")
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_SLICE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a caller may send, and how slowly. Defaults: docs/behaviour.md."""
+
+    target_bytes: int = 8 * 1024
+    field_bytes: int = 8 * 1024
+    fields: int = 100
+    head_bytes: int = 32 * 1024
+    body_bytes: int = 64 * 1024 * 1024
+    read_ahead_bytes: int = 64 * 1024
+    write_buffer_bytes: int = 64 * 1024
+    head_s: float = 10.0  # first byte to end of head; never reset
+    body_idle_s: float = 10.0
+    body_s: float = 120.0
+    keep_alive_s: float = 75.0
+    write_stall_s: float = 30.0
+    linger_s: float = 1.0
+
+
+class Service(Protocol):
+    """What stands behind the door. Called synchronously, in this order, for each request."""
+
+    def admit(self, exchange: Exchange) -> bool:
+        """The head is complete. False: it has been answered, and the body is not wanted."""
+
+    def begin(self, exchange: Exchange) -> None:
+        """The request is complete."""
+
+    def refuse(self, exchange: Exchange, fault: CallerFault) -> None:
+        """The request was broken on the wire: answer it. The connection closes afterwards."""
+
+
+class Valve(Protocol):
+    """What feeds an exchange: stopped while the caller does not read."""
+
+    def stop(self) -> None: ...
+    def flow(self) -> None: ...
+
+
+class Exchange:
+    """One request of a caller, and the way back to it. It ends with `respond` or `end`, or the caller leaves."""
+
+    __slots__ = ("body", "connection", "context", "head", "keep_alive", "received_at", "stalled", "started", "task", "valve", "write")
+
+    def __init__(self, connection: Connection, head: Head, at: float) -> None:
+        self.connection = connection
+        self.head = head
+        self.body = b""
+        self.received_at = at  # set anew when the body is complete
+        self.keep_alive = head.keep_alive
+        self.context: Any = None  # what the service hangs on it
+        self.task: asyncio.Task[None] | None = None  # cancelled when the caller leaves
+        self.valve: Valve | None = None
+        self.started = False  # bytes of an answer have gone out
+        self.stalled = False  # the caller stopped reading, and was given up
+        self.write = connection.transport.write
+
+    @property
+    def peer(self) -> str:
+        """The caller's address, as the socket has it."""
+        return self.connection.peer
+
+    @property
+    def caller_present(self) -> bool:
+        """Is somebody still there to answer?"""
+        return self.connection.current is self and not self.connection.transport.is_closing()
+
+    def respond(self, answer: bytes) -> None:
+        """Send a whole answer, and be done."""
+        self.started = True
+        self.write(answer)
+        self.connection.ended(self)
+
+    def start(self, head_and_first: bytes) -> None:
+        """Send the head of an answer, with what there is of its body."""
+        self.started = True
+        self.write(head_and_first)
+
+    def end(self, last: bytes = b"") -> None:
+        """The answer is complete."""
+        if last:
+            self.write(last)
+        self.connection.ended(self)
+
+    def cut(self, last: bytes = b"") -> None:
+        """The answer is broken: send `last` and close, so that no one takes it for whole."""
+        self.keep_alive = False
+        if last:
+            self.write(last)
+        self.connection.ended(self)
+
+    def abort(self) -> None:
+        """Close now; what was not yet sent is lost."""
+        self.connection.transport.abort()
+
+
+class Phase(enum.Enum):
+    """Where a connection stands."""
+
+    IDLE = "idle"  # between requests
+    HEAD = "head"
+    BODY = "body"
+    BUSY = "busy"  # a request is being answered
+    LINGER = "linger"  # answered and shut for writing; reading off what the caller still sends
+    CLOSED = "closed"
+
+
+class Door:
+    """What all connections of a listener share."""
+
+    def __init__(self, service: Service, limits: Limits, loop: asyncio.AbstractEventLoop, deadlines: Any) -> None:
+        self.service = service
+        self.limits = limits
+        self.loop = loop
+        self.deadlines = deadlines
+        self.connections: set[Connection] = set()
+        self.draining = False
+
+    def connection(self) -> Connection:
+        """A protocol for a caller who has just connected."""
+        return Connection(self)
+
+    def drain(self) -> None:
+        """From now on each answer closes its connection; idle ones close at once."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.close_if_idle()
+
+    def abort(self) -> None:
+        """Close everything, whatever is going on."""
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+
+class Connection(asyncio.Protocol):
+    """One caller's connection."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self.limits = door.limits
+        self.phase = Phase.IDLE
+        self.deadline_at = NEVER
+        self.current: Exchange | None = None  # admitted: its body is arriving, or it is being answered
+        self.peer = ""
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._incoming: Exchange | None = None  # head parsed, body not complete; `current`, or behind it
+        self._waiting: deque[Exchange] = deque()  # complete, out of the same read as `current`, behind it
+        self._broken: CallerFault | None = None  # what comes behind `current` is no request
+        self._held: list[bytes] = []  # read ahead, unparsed
+        self._held_bytes = 0
+        self._reading_paused = False
+        self._complete = False  # the body of `current` has just come to its end
+        self._advancing = False
+        self._fault: CallerFault | None = None  # why a callback left the parser
+        self._in_head = False
+        self._target = b""
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._fields_bytes = 0
+        self._unparsed_head_bytes = 0
+        self._pieces: list[bytes] = []
+        self._body_bytes = 0
+        self._body_by_at = NEVER
+        self._upgrade = False
+        self._own_body_left = 0  # behind an ignored upgrade llhttp reads no body: we do
+        self._unsent_bytes = 0
+
+    # --- asyncio's side -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if isinstance(peer, tuple) else ""
+        self.door.connections.add(self)
+        self.door.deadlines.watch(self)
+        self.deadline_at = self.door.loop.time() + self.limits.head_s
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase is Phase.BUSY:
+            self._hold(data)
+        elif self.phase is not Phase.LINGER and self.phase is not Phase.CLOSED:
+            self._feed(data)
+
+    def eof_received(self) -> bool:
+        self._left()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.phase = Phase.CLOSED
+        self.door.connections.discard(self)
+        self.door.deadlines.forget(self)
+        self._parser = None  # it holds bound methods of ours: the circle is broken here
+        self._held.clear()
+        self._left()
+
+    def pause_writing(self) -> None:
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self.deadline_at = self.door.loop.time() + self.limits.write_stall_s
+        if self.current is not None and self.current.valve is not None:
+            self.current.valve.stop()
+
+    def resume_writing(self) -> None:
+        if self.phase is Phase.BUSY:
+            self.deadline_at = NEVER
+        if self.current is not None and self.current.valve is not None:
+            self.current.valve.flow()
+
+    def overdue(self, at: float) -> None:
+        """The deadline of this phase has passed."""
+        if self.phase is Phase.HEAD or self.phase is Phase.BODY:
+            self._refuse(CallerFault.SLOW)
+            return
+        if self.phase is Phase.IDLE or self.phase is Phase.LINGER:
+            self._close()
+            return
+        unsent_bytes = self.transport.get_write_buffer_size()
+        if unsent_bytes < self._unsent_bytes:  # it reads, slowly
+            self._unsent_bytes = unsent_bytes
+            self.deadline_at = at + self.limits.write_stall_s
+            return
+        if self.current is not None:
+            self.current.stalled = True
+        self.transport.abort()
+
+    # --- parsing --------------------------------------------------------------------------------------------------
+
+    def _feed(self, data: bytes) -> None:
+        """Parse, a slice at a time, until a request is in progress; hold what is behind it."""
+        if len(data) <= _SLICE_BYTES:
+            self._feed_slice(data)
+            return
+        view = memoryview(data)
+        for start in range(0, len(data), _SLICE_BYTES):
+            if self.phase is Phase.BUSY:
+                self._hold(bytes(view[start:]))
+                return
+            if self.phase is Phase.LINGER or self.phase is Phase.CLOSED:
+                return
+            self._feed_slice(view[start : start + _SLICE_BYTES])
+
+    def _feed_slice(self, data: bytes | memoryview) -> None:
+        if self.phase is Phase.IDLE:
+            self.phase = Phase.HEAD
+            self.deadline_at = self.door.loop.time() + self.limits.head_s
+            self._in_head = True
+        elif self.phase is Phase.BODY:
+            self.deadline_at = min(self.door.loop.time() + self.limits.body_idle_s, self._body_by_at)
+        rest: bytes = b""
+        try:
+            if self._own_body_left:
+                rest = self._read_own_body(data)
+            else:
+                if self._in_head:
+                    self._unparsed_head_bytes += len(data)
+                self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
+        except (httptools.HttpParserError, _Stopped):
+            self._refuse(self._fault or CallerFault.MALFORMED)
+        if self._complete:
+            self._complete = False
+            assert self.current is not None
+            self._begin(self.current)
+        elif self._in_head and self._unparsed_head_bytes > self.limits.head_bytes:
+            self._refuse(CallerFault.HEAD_TOO_LARGE)  # counted as it arrives: nothing can make us keep more
+        if rest:
+            self.data_received(rest)
+
+    def _ignore_upgrade(self, rest: bytes) -> bytes:
+        """Upgrades are not done (RFC 9110 7.8 lets a server ignore them): the connection goes on as HTTP/1.1."""
+        self._parser = httptools.HttpRequestParser(self)
+        self._own_body_left = (self._incoming.head.content_length or 0) if self._incoming is not None else 0
+        if self._own_body_left:
+            return self._read_own_body(rest)
+        self._end_of_body()
+        return rest
+
+    def _read_own_body(self, data: bytes | memoryview) -> bytes:
+        piece = bytes(data[: self._own_body_left])
+        self._own_body_left -= len(piece)
+        if piece:
+            self.on_body(piece)
+        if not self._own_body_left:
+            self._end_of_body()
+        return bytes(data[len(piece) :])
+
+    def on_message_begin(self) -> None:
+        self._target = b""
+        self._fields = []
+        self._fields_bytes = 0
+        self._in_head = True
+
+    def on_url(self, piece: bytes) -> None:
+        self._target += piece
+        if len(self._target) > self.limits.target_bytes:
+            self._stop(CallerFault.TARGET_TOO_LONG)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer: dropped
+        size = len(name) + len(value) + 4
+        self._fields_bytes += size
+        self._fields.append((name.lower(), value))
+        limits = self.limits
+        if size > limits.field_bytes or len(self._fields) > limits.fields or self._fields_bytes > limits.head_bytes:
+            self._stop(CallerFault.HEAD_TOO_LARGE)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._unparsed_head_bytes = 0
+        parser = self._parser
+        try:
+            head = head_of(parser.get_method(), self._target, parser.get_http_version(), self._fields)
+        except MalformedHead as malformed:
+            self._stop(malformed.fault)
+        self._upgrade = parser.should_upgrade()
+        if self._upgrade and head.chunked:
+            self._stop(CallerFault.UPGRADE)
+        exchange = self._incoming = Exchange(self, head, self.door.loop.time())
+        if self.door.draining:
+            exchange.keep_alive = False
+        if head.content_length is not None and head.content_length > self.limits.body_bytes:
+            self._stop(CallerFault.BODY_TOO_LARGE)
+        if self.current is None and not self._await_body(exchange):
+            self._stop(None)
+
+    def on_body(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._body_bytes += len(piece)
+        if self._body_bytes > self.limits.body_bytes:
+            self._stop(CallerFault.BODY_TOO_LARGE)
+
+    def on_message_complete(self) -> None:
+        if not self._upgrade:
+            self._end_of_body()
+
+    def _end_of_body(self) -> None:
+        exchange, self._incoming = self._incoming, None
+        self._upgrade = False
+        if exchange is None:
+            return
+        pieces = self._pieces
+        if pieces:
+            exchange.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._pieces = []
+            self._body_bytes = 0
+        if exchange is self.current:
+            self._complete = True  # taken up when the parser has returned: it must not be entered twice
+        else:
+            self._waiting.append(exchange)
+
+    def _stop(self, fault: CallerFault | None) -> NoReturn:
+        """Leave the parser, out of one of its callbacks."""
+        self._fault = fault
+        raise _Stopped
+
+    # --- the turn of one request ----------------------------------------------------------------------------------
+
+    def _await_body(self, exchange: Exchange) -> bool:
+        """Its turn: ask whether it is wanted, and let its body come. False: it has been answered."""
+        self.current = exchange
+        self.phase = Phase.BODY
+        at = self.door.loop.time()
+        self._body_by_at = at + self.limits.body_s
+        self.deadline_at = at + self.limits.body_idle_s
+        if not self.door.service.admit(exchange):
+            return False
+        if exchange.head.expects_continue and not self._pieces:
+            self.transport.write(_CONTINUE)
+        return True
+
+    def _begin(self, exchange: Exchange) -> None:
+        self.phase = Phase.BUSY
+        self.deadline_at = NEVER
+        exchange.received_at = self.door.loop.time()
+        self.door.service.begin(exchange)
+
+    def _refuse(self, fault: CallerFault) -> None:
+        """Tell the caller what was wrong with its bytes, and close. What has been answered already only closes."""
+        if self.phase is Phase.LINGER or self.phase is Phase.CLOSED:
+            return
+        exchange = self._incoming
+        if self.current is not None and self.current is not exchange:
+            self._broken = fault  # behind another, which is answered first
+            return
+        if exchange is None:
+            exchange = Exchange(self, Head.unknown(self._target), self.door.loop.time())
+        self.current = self._incoming = exchange
+        exchange.keep_alive = False
+        self.door.service.refuse(exchange, fault)
+
+    def ended(self, exchange: Exchange) -> None:
+        """The answer of `exchange` is written: the next request's turn, or the end of the connection."""
+        if self.current is not exchange:
+            return
+        self.current = None
+        exchange.valve = None
+        if not exchange.keep_alive or self._incoming is exchange:  # or its body is unread: what follows is not a request
+            self._linger()
+        elif not self._advancing:
+            self._advance()
+
+    def _advance(self) -> None:
+        """Take up what stands behind, in order. A loop, not a recursion: a thousand may be answered at once."""
+        self._advancing = True
+        while self.current is None and self.phase is not Phase.LINGER and self.phase is not Phase.CLOSED:
+            if self._waiting:
+                self.current = exchange = self._waiting.popleft()
+                if self.door.service.admit(exchange):
+                    self._begin(exchange)
+                continue
+            if self._broken is not None:
+                self._refuse(self._broken)
+                break
+            if self._incoming is not None:
+                if not self._await_body(self._incoming):
+                    break
+            else:
+                self.phase = Phase.HEAD if self._in_head else Phase.IDLE
+                self.deadline_at = self.door.loop.time() + (self.limits.head_s if self._in_head else self.limits.keep_alive_s)
+                if self.door.draining and not self._in_head and not self._held:
+                    self._close()
+            held, self._held, self._held_bytes = self._held, [], 0
+            if not held:
+                break
+            self._feed(b"".join(held))
+        self._advancing = False
+        if self._reading_paused and self._held_bytes <= self.limits.read_ahead_bytes:
+            self._reading_paused = False
+            self.transport.resume_reading()
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes > self.limits.read_ahead_bytes and not self._reading_paused:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    # --- endings --------------------------------------------------------------------------------------------------
+
+    def _left(self) -> None:
+        exchange, self.current = self.current, None
+        self._incoming = None
+        self._waiting.clear()
+        if exchange is not None and exchange.task is not None:
+            exchange.task.cancel()
+
+    def _linger(self) -> None:
+        """Shut for writing and read off the rest, so that the answer is not lost to a reset; then close."""
+        self._incoming = None
+        self._waiting.clear()
+        self._held.clear()
+        self.phase = Phase.LINGER
+        self.deadline_at = self.door.loop.time() + self.limits.linger_s
+        if self.transport.is_closing():
+            return
+        if self._reading_paused:
+            self._reading_paused = False
+            self.transport.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self._close()
+
+    def close_if_idle(self) -> None:
+        """Between requests there is nothing to lose."""
+        if self.phase is Phase.IDLE:
+            self._close()
+
+    def _close(self) -> None:
+        self.phase = Phase.CLOSED
+        self._unsent_bytes = 0
+        self.deadline_at = self.door.loop.time() + self.limits.write_stall_s  # what is still to be sent has that long
+        self.transport.close()
+
+
+class _Stopped(Exception):
+    """Parsing ends here: the connection has made up its mind."""
