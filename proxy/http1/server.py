@@ -86,6 +86,11 @@ class Exchange:
         return self.connection.peer
 
     @property
+    def body_read(self) -> bool:
+        """Has the request come to its end? Else what follows it on the connection is not the next one."""
+        return self.connection.reading is not self
+
+    @property
     def caller_present(self) -> bool:
         """Is somebody still there to answer?"""
         return self.connection.current is self and not self.connection.transport.is_closing()
@@ -248,6 +253,11 @@ class Connection(asyncio.Protocol):
         if self.current is not None:
             self.current.stalled = True
         self.transport.abort()
+
+    @property
+    def reading(self) -> Exchange | None:
+        """The request whose body is still arriving."""
+        return self._incoming
 
     # --- parsing --------------------------------------------------------------------------------------------------
 

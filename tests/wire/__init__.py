@@ -4,6 +4,7 @@ from tests.wire import scripts
 from tests.wire.backend import Blackhole, Connection, Exchange, ScriptedBackend, Seen
 from tests.wire.client import Head, RawClient, Response, WireError
 from tests.wire.messages import EVIL, HEAD, JS, NEXT, A, J, ev, post
+from tests.wire.patience import eventually
 
 __all__ = [
     "EVIL",
@@ -22,6 +23,7 @@ __all__ = [
     "Seen",
     "WireError",
     "ev",
+    "eventually",
     "post",
     "scripts",
 ]

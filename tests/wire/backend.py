@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
+from typing import cast
 
 from tests.wire import scripts
 
@@ -98,14 +99,13 @@ class Connection(asyncio.Protocol):
         self._idle: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         if self.backend.sndbuf_bytes is not None:
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.backend.sndbuf_bytes)
-            transport.set_write_buffer_limits(0)
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.backend.sndbuf_bytes)
+            self.transport.set_write_buffer_limits(0)
         self.backend.connections.append(self)
         if self.backend.reading_stopped:
-            transport.pause_reading()
+            self.transport.pause_reading()
         self._rest()
         self.backend.changed()
 

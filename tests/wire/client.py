@@ -59,9 +59,7 @@ class RawClient:
         self._left_of_body: int | None = None  # None: until close, -1: chunked
 
     @classmethod
-    async def connect(
-        cls, port: int, host: str = "127.0.0.1", *, timeout_s: float = 10.0, rcvbuf_bytes: int | None = None
-    ) -> RawClient:
+    async def connect(cls, port: int, host: str = "127.0.0.1", *, timeout_s: float = 10.0, rcvbuf_bytes: int | None = None) -> RawClient:
         """Connects. A small `rcvbuf_bytes` (set before connecting) makes a slow reader felt. Raises OSError."""
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         sock.setblocking(False)

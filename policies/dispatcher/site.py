@@ -1,0 +1,223 @@
+"""What of this platform is free now, and for whom?
+
+A `Site` is a platform as the dispatcher runs it: its backends, each with slots and health, sorted by what they are good for at this
+moment. Every question is answered from counts and heaps that are kept when something changes, never by looking at all backends.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Container, Iterator
+from heapq import heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING
+
+from policies.health import Health, HealthState, PlatformHealth
+from policies.lanes import Serves
+from policies.model import BackendPlan, Lease
+from policies.selection import Ranked, Selection, withdraw
+from policies.slots import Slots
+
+if TYPE_CHECKING:
+    from policies.dispatcher.room import Room
+
+
+class Use(enum.Enum):
+    """What is a backend good for at this moment?"""
+
+    OPEN = "open"  # takes requests while it has slots
+    RESTING = "resting"  # will again, at a known time
+    STARTING = "starting"  # takes requests that nobody else can take
+    PROBING = "probing"  # takes one request at a time, which proves it
+    OUT = "out"  # ejected or drained: nothing to wait for
+
+
+class Backend(Ranked):
+    """One backend: its plan, its slots, its health, and what follows from them."""
+
+    __slots__ = ("cap", "due_at", "free", "good", "health", "plan", "site", "slots", "use")
+
+    def __init__(self, plan: BackendPlan, number: int, site: Site, health: Health) -> None:
+        super().__init__(plan.name, number)
+        self.plan = plan
+        self.site = site
+        self.health = health
+        self.slots = Slots(plan.max_streams)
+        self.cap = plan.max_streams  # what may be used of it now; 0 while it takes nothing
+        self.free = 0  # slots, as counted in its site's
+        self.good = True  # its latest result; no news is good news
+        self.use = Use.OUT
+        self.due_at = -1.0  # its next entry in the agenda
+
+
+class Grant(Lease):
+    """A lease and what its return settles."""
+
+    __slots__ = ("home", "retry", "room")
+
+    home: Backend
+    room: Room
+    retry: bool
+
+
+class Site:
+    """One platform: which of its backends are open, resting, starting, probing."""
+
+    def __init__(self, name: str, generator: random.Random) -> None:
+        self.name = name
+        self.models: frozenset[str] | None = None  # our names that it serves; None: all
+        self.backends: dict[str, Backend] = {}
+        self.health = PlatformHealth(())
+        self.health_of: set[str] = set()  # the backends that it counts
+        self.streams = 0  # configured caps
+        self.free = 0  # slots of open backends
+        self.open = 0  # how many backends are
+        self.hope = 0  # how many are not out
+        self.permits: dict[str, Backend] = {}  # probing, and free to take a request
+        self.rooms: tuple[Room, ...] = ()  # the waiting rooms of the pools it serves, in their order
+        self.refuses = False  # our own credential, or a model name of the file
+        self.due_at = -1.0
+        self._opens_at: float | None = None
+        self._trusted: Selection[Backend] = Selection(generator)  # open, latest result good
+        self._doubted: Selection[Backend] = Selection(generator)  # open, latest result bad
+        self._starting: Selection[Backend] = Selection(generator)
+        self._rests: list[tuple[float, int, Backend]] = []
+
+    # -- questions
+
+    def serves(self, serves: Serves) -> bool:
+        """Is it one of those that serve the model?"""
+        return serves is None or self.name in serves
+
+    def may_serve(self, tried: frozenset[str]) -> bool:
+        """Will there be a backend for a request that has tried these, now or later, as far as anyone knows?"""
+        if self.refuses:
+            return False
+        return self.hope > 0 and (not tried or self.hope > sum(1 for backend in self._of(tried) if backend.use is not Use.OUT))
+
+    def is_open(self, tried: frozenset[str]) -> bool:
+        """Is some backend open that is not among the tried, full or not?"""
+        return self.open > 0 and (not tried or self.open > sum(1 for backend in self._of(tried) if backend.use is Use.OPEN))
+
+    def best(self, tried: Container[str], good_only: bool) -> Backend | None:
+        """The best open backend, full ones last. `good_only`: none whose latest result is bad."""
+        good = self._trusted.best(tried)
+        if good_only:
+            return good
+        bad = self._doubted.best(tried)
+        if good is None or bad is None:
+            return good or bad
+        assert good.entry is not None and bad.entry is not None
+        return good if good.entry < bad.entry else bad
+
+    def best_starting(self, tried: Container[str]) -> Backend | None:
+        """The best of those that are starting and may be asked now."""
+        return self._starting.best(tried)
+
+    def permit(self, tried: Container[str]) -> Backend | None:
+        """A probing backend that may take a request."""
+        return next((backend for name, backend in self.permits.items() if name not in tried), None)
+
+    def rests_until(self, tried: Container[str]) -> float:
+        """When does the first of the resting backends open again? inf: none rests."""
+        rests = self._rests
+        aside = []
+        until_at = inf
+        while rests:
+            at, _, backend = rests[0]
+            if backend.use is not Use.RESTING or backend.site is not self or backend.health.blocked_until() != at:
+                heappop(rests)
+            elif backend.name in tried:
+                aside.append(heappop(rests))
+            else:
+                until_at = at
+                break
+        for entry in aside:
+            heappush(rests, entry)
+        return until_at
+
+    def opens_at(self) -> float:
+        """When may one of the ejected, or the platform that refuses us, be tried again? inf: nobody knows."""
+        if self.refuses:
+            return self.health.refused_until()
+        if self._opens_at is None:
+            ends = (backend.health.condition().until_at for backend in self.backends.values())
+            self._opens_at = min((until_at for until_at in ends if until_at is not None), default=inf)
+        return self._opens_at
+
+    @property
+    def backed(self) -> bool:
+        """Has every pool that it serves a later platform that is available?"""
+        return all(room.behind(self) for room in self.rooms)
+
+    def _of(self, names: frozenset[str]) -> Iterator[Backend]:
+        return (self.backends[name] for name in names if name in self.backends)
+
+    # -- changes
+
+    def touch(self, backend: Backend) -> None:
+        """Its streams in flight have changed."""
+        in_flight = backend.slots.in_flight
+        if backend.use is Use.OPEN:
+            cap = backend.cap
+            free = cap - in_flight if in_flight < cap else 0
+            self.free += free - backend.free
+            backend.free = free
+            selection = self._trusted if backend.good else self._doubted
+            selection.offer(backend, in_flight, cap, backend.plan.weight * backend.health.weight_ratio())
+        elif backend.use is not Use.OUT:
+            self.judge(backend)
+
+    def judge(self, backend: Backend) -> None:
+        """Its health, cap or latest result has changed: sorts it anew."""
+        health = backend.health
+        was, use = backend.use, _use(health)
+        self.open += (use is Use.OPEN) - (was is Use.OPEN)
+        self.hope += (use is not Use.OUT) - (was is not Use.OUT)
+        self.free -= backend.free
+        backend.free = 0
+        backend.use = use
+        backend.cap = backend.slots.cap = health.cap(backend.plan.max_streams)
+        self._opens_at = None
+        withdraw(backend)
+        self.permits.pop(backend.name, None)
+        has_room = health.grantable() and backend.slots.free > 0
+        if use is Use.OPEN:
+            self.touch(backend)
+        elif use is Use.PROBING and has_room:
+            self.permits[backend.name] = backend
+        elif use is Use.STARTING and has_room:
+            self._starting.offer(backend, backend.slots.in_flight, backend.cap, backend.plan.weight)
+        elif use is Use.RESTING:
+            heappush(self._rests, (health.blocked_until(), backend.number, backend))
+
+    def add(self, backend: Backend) -> None:
+        """It is part of this platform from now on."""
+        backend.site = self
+        self.backends[backend.name] = backend
+        self.judge(backend)
+
+    def remove(self, backend: Backend) -> None:
+        """It is part of this platform no more; what runs on it runs on."""
+        self.open -= backend.use is Use.OPEN
+        self.hope -= backend.use is not Use.OUT
+        self.free -= backend.free
+        backend.free = 0
+        backend.use = Use.OUT
+        withdraw(backend)
+        self.permits.pop(backend.name, None)
+        del self.backends[backend.name]
+
+    def has(self, backend: Backend) -> bool:
+        """Is it part of this platform? False: a reload has removed it."""
+        return self.backends.get(backend.name) is backend
+
+
+def _use(health: Health) -> Use:
+    state = health.state()
+    if state is HealthState.HEALTHY:
+        if health.starting():
+            return Use.STARTING
+        return Use.RESTING if health.blocked_until() else Use.OPEN
+    return Use.PROBING if state is HealthState.PROBING else Use.OUT

@@ -1,0 +1,276 @@
+"""Which platforms of a pool are in service?
+
+Each platform is in one phase (`_LEGAL` is all there is to it):
+
+    READY --lost--> OUT --answers again--> HOLD --hold over, smokes passed--> RAMP --ramp over--> READY
+                     ^---------------- lost again: hold doubles --------------'
+
+The first READY platform in the file's order serves. One before it that comes back must first prove itself: it stays healthy for `hold_s`,
+counted from its first successful probe, then takes 10 % of the requests, growing to all of them over `ramp_s`. Two ways lead past hold
+and ramp, both from HOLD or RAMP straight to READY: no platform is READY (the standby is gone: whoever is available serves at once), or a
+platform before it serves anyway (a standby that is well again waits for nothing).
+
+What is lost or back is told by standings: resting and starting backends keep their platform AVAILABLE, so a busy platform is no failover.
+Whoever is in service, streams in flight stay where they are: this module only says where the next request goes. `advance(now)` is called
+at `next_at()` at the latest. Source: policies.md 8.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from policies.model import Standing
+
+
+class Phase(enum.Enum):
+    READY = "ready"
+    OUT = "out"
+    HOLD = "hold"
+    RAMP = "ramp"
+
+
+_LEGAL = {
+    Phase.READY: {Phase.OUT},
+    Phase.OUT: {Phase.HOLD},
+    Phase.HOLD: {Phase.RAMP, Phase.READY, Phase.OUT},
+    Phase.RAMP: {Phase.READY, Phase.OUT},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FailedOver:
+    """`from_` served, or was on its way back to serving, and is lost; `to` takes its requests."""
+
+    pool: str
+    from_: str
+    to: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ramping:
+    """The hold is over: `to` begins to take requests from `from_`."""
+
+    pool: str
+    from_: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailedBack:
+    """The ramp is over: `to` takes all requests again."""
+
+    pool: str
+    from_: str
+    to: str
+
+
+Moved = FailedOver | Ramping | FailedBack
+
+
+class _Platform:
+    """One platform as this pool sees it."""
+
+    __slots__ = ("hold_s", "hold_until", "name", "phase", "smokes", "standing", "steady_at", "why")
+
+    def __init__(self, name: str, hold_s: float) -> None:
+        self.name = name
+        self.phase = Phase.READY
+        self.standing = Standing.AVAILABLE
+        self.why = ""  # it was lost
+        self.hold_s = hold_s  # its next hold: doubled by every setback
+        self.hold_until = 0.0
+        self.smokes = 0  # passed in this hold, in a row
+        self.steady_at = 0.0  # READY until then, and the setbacks are forgotten
+
+    def move(self, to: Phase) -> None:
+        if to not in _LEGAL[self.phase]:
+            raise ValueError(f"a platform that is {self.phase.value} cannot become {to.value}")
+        self.phase = to
+
+
+class Failover:
+    """The platforms of one pool, by their index in the file's order. All start READY: there is no hold at our own start."""
+
+    HOLD_MAX_S = 3600.0
+    RAMP_STEPS = 90  # of 1 %, from 10 %
+
+    def __init__(self, pool: str, platforms: Sequence[str], hold_s: float, ramp_s: float, now: float, smokes_needed: int = 0) -> None:
+        self._pool = pool
+        self._hold_s = hold_s
+        self._ramp_s = ramp_s
+        self._smokes_needed = smokes_needed
+        self._platforms = [_Platform(name, hold_s) for name in platforms]
+        self._served = self._platforms[0]  # the latest that served
+        self._ramping: int | None = None  # at most one comes back at a time
+        self._ramp_at = 0.0
+        self._ramp_step = 0
+        self._credit = 0  # percent of a request that the ramping platform is owed
+        self._settle(now, [])
+
+    # -- questions
+
+    def order(self) -> tuple[int, ...]:
+        """In which order does the next request consider the platforms? All of them; it goes to the first with a backend available to it.
+
+        A ramping platform comes first when it is owed the request, else after all READY ones. If it comes first and has no free slot,
+        the platform after it may take the request at once: a ramp keeps nobody waiting.
+        """
+        return self._order_owed if self._owes() else self._order
+
+    @property
+    def in_service(self) -> tuple[int, ...]:
+        """Which platforms receive new requests: the one that serves, and the one that ramps. Empty: none is available."""
+        return self._in_service
+
+    @property
+    def ramping(self) -> int | None:
+        return self._ramping
+
+    def phase(self, index: int) -> Phase:
+        return self._platforms[index].phase
+
+    def hold_until(self, index: int) -> float | None:
+        """When is its hold over, if it holds?"""
+        platform = self._platforms[index]
+        return platform.hold_until if platform.phase is Phase.HOLD else None
+
+    def next_at(self) -> float | None:
+        """When must `advance` be called at the latest?"""
+        if self._ramping is not None:
+            return self._next_step_at()
+        return min((platform.hold_until for platform in self._before_serving() if self._proven(platform)), default=None)
+
+    # -- events
+
+    def update(self, standings: Sequence[Standing], now: float, reason: str = "ejected") -> list[Moved]:
+        """The standings of the platforms, whenever one changed. `reason`: why one is lost, a word for metric and log."""
+        moved: list[Moved] = []
+        for index, (platform, standing) in enumerate(zip(self._platforms, standings, strict=True)):
+            before, platform.standing = platform.standing, standing
+            if standing < before:
+                self._lose(index, now, reason, moved)
+            if standing is not Standing.OUT and platform.phase is Phase.OUT:
+                platform.move(Phase.HOLD)
+                platform.hold_until = now + platform.hold_s
+                platform.smokes = 0
+        self._settle(now, moved)
+        return moved
+
+    def advance(self, now: float) -> list[Moved]:
+        """Ends the holds and ramps that are over, takes the next steps of a ramp. `order()` may change without an event."""
+        moved: list[Moved] = []
+        while self._ramping is not None and self._ramp_step < self.RAMP_STEPS and now >= self._next_step_at():
+            self._ramp_step += 1
+        self._settle(now, moved)
+        return moved
+
+    def smoked(self, index: int, ok: bool, now: float) -> list[Moved]:
+        """A smoke generation on this platform passed or failed: counted while it holds; a failure starts the count anew."""
+        platform = self._platforms[index]
+        platform.smokes = platform.smokes + 1 if ok else 0
+        return self.advance(now)
+
+    def charge(self, index: int) -> None:
+        """A request, not a probe, was dispatched to this platform: a ramping platform is owed its percentage of each.
+
+        What it could not take, or took out of turn, is remembered up to one request, so that neither makes a burst later.
+        """
+        if self._ramping is not None:
+            paid = 100 if index == self._ramping else 0
+            self._credit = max(-100, min(100, self._credit + self._percent() - paid))
+
+    def reconfigure(self, platforms: Sequence[str], standings: Sequence[Standing], hold_s: float, ramp_s: float, now: float) -> list[Moved]:
+        """Another file: phases and holds are kept by name; a new platform starts READY, if available."""
+        known = {platform.name: platform for platform in self._platforms}
+        ramping = None if self._ramping is None else self._platforms[self._ramping].name
+        for platform in self._platforms:
+            platform.hold_s = max(hold_s, platform.hold_s) if platform.hold_s > self._hold_s else hold_s
+        self._hold_s, self._ramp_s = hold_s, ramp_s
+        self._platforms = [known.get(name) or _Platform(name, hold_s) for name in platforms]
+        self._ramping = platforms.index(ramping) if ramping in platforms else None
+        if self._served.name not in platforms:
+            self._served = next((platform for platform in self._platforms if platform.phase is Phase.READY), self._platforms[0])
+        return self.update(standings, now, "reconfigured")
+
+    # -- inside
+
+    def _lose(self, index: int, now: float, reason: str, moved: list[Moved]) -> None:
+        platform = self._platforms[index]
+        if platform.phase is Phase.READY:
+            if now >= platform.steady_at:
+                platform.hold_s = self._hold_s
+        else:
+            platform.hold_s = min(max(self.HOLD_MAX_S, self._hold_s), 2 * platform.hold_s)
+        if platform.phase is Phase.RAMP:
+            self._ramping = None
+            moved.append(FailedOver(self._pool, platform.name, self._served.name, reason))
+        platform.why = reason
+        platform.move(Phase.OUT)
+
+    def _settle(self, now: float, moved: list[Moved]) -> None:
+        """Applies what follows from the standings and the time, in this order."""
+        ramped = None
+        if self._ramping is not None and self._ramp_step == self.RAMP_STEPS:
+            ramped = self._platforms[self._ramping]
+            self._become_ready(self._ramping, now)
+        serving = next((index for index, platform in enumerate(self._platforms) if platform.phase is Phase.READY), None)
+        for index, platform in enumerate(self._platforms):
+            if platform.standing is Standing.AVAILABLE and platform.phase is not Phase.READY and (serving is None or index > serving):
+                serving = index if serving is None else serving  # none is ready: the first available one serves at once
+                self._become_ready(index, now)
+        if serving is not None and (served := self._served) is not (serves := self._platforms[serving]):
+            self._served = serves
+            if serves is ramped:
+                moved.append(FailedBack(self._pool, served.name, serves.name))
+            else:
+                reason = "reconfigured" if served.phase is Phase.READY else served.why
+                moved.append(FailedOver(self._pool, served.name, serves.name, reason))
+        if self._ramping is None and self._start_ramp(now, moved) and self._ramp_s == 0:
+            self._ramp_step = self.RAMP_STEPS
+            self._settle(now, moved)
+            return
+        self._set_order(serving)
+
+    def _become_ready(self, index: int, now: float) -> None:
+        platform = self._platforms[index]
+        platform.move(Phase.READY)
+        platform.steady_at = now + platform.hold_s
+        if index == self._ramping:
+            self._ramping = None
+
+    def _start_ramp(self, now: float, moved: list[Moved]) -> bool:
+        for index, platform in enumerate(self._before_serving()):
+            if self._proven(platform) and now >= platform.hold_until:
+                platform.move(Phase.RAMP)
+                self._ramping, self._ramp_at, self._ramp_step, self._credit = index, now, 0, 0
+                moved.append(Ramping(self._pool, self._served.name, platform.name))
+                return True
+        return False
+
+    def _before_serving(self) -> list[_Platform]:
+        return self._platforms[: self._platforms.index(self._served)]
+
+    def _proven(self, platform: _Platform) -> bool:
+        """Nothing but time keeps it in its hold."""
+        return platform.phase is Phase.HOLD and platform.standing is Standing.AVAILABLE and platform.smokes >= self._smokes_needed
+
+    def _set_order(self, serving: int | None) -> None:
+        rank = {Phase.READY: 0, Phase.RAMP: 1, Phase.HOLD: 2, Phase.OUT: 3}
+        self._order = tuple(sorted(range(len(self._platforms)), key=lambda index: rank[self._platforms[index].phase]))  # stable
+        self._order_owed = self._order
+        self._in_service: tuple[int, ...] = () if serving is None else (serving,)
+        if self._ramping is not None:
+            self._order_owed = (self._ramping, *(index for index in self._order if index != self._ramping))
+            self._in_service = (self._ramping, *self._in_service)
+
+    def _percent(self) -> int:
+        return 10 + 90 * self._ramp_step // self.RAMP_STEPS
+
+    def _owes(self) -> bool:
+        return self._ramping is not None and self._credit + self._percent() >= 100
+
+    def _next_step_at(self) -> float:
+        return self._ramp_at + self._ramp_s * (self._ramp_step + 1) / self.RAMP_STEPS

@@ -1,0 +1,80 @@
+"""Which of the eligible backends?
+
+The one with the lowest (in flight + 1) / (cap x weight): where the next request would leave the lowest load. Ties are broken by a
+number drawn each time a backend's load changes, from the dispatcher's seeded generator. A hash of the request over all that tie
+(rendezvous) would look at each of them; an idle platform of a thousand backends is a thousand ties. The draw keeps every step
+O(log n) and spreads as evenly.
+
+The order is a heap of entries; an entry that is no longer its backend's own is dropped when it surfaces.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Container
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+# A full backend ranks behind every one with room, yet keeps its rank among the full: requests without a slot go there.
+FULL = 1e9
+
+
+class Ranked:
+    """What can be selected. `entry` is its place in the one selection that offers it; None: not offered."""
+
+    __slots__ = ("entry", "name", "number")
+
+    def __init__(self, name: str, number: int) -> None:
+        self.name = name
+        self.number = number  # unique: decides where everything else is equal
+        self.entry: tuple[float, float, int, Ranked] | None = None
+
+
+R = TypeVar("R", bound=Ranked)
+
+
+class Selection(Generic[R]):
+    """The backends on offer, best first."""
+
+    __slots__ = ("_draw", "_heap", "_size")
+
+    def __init__(self, generator: random.Random) -> None:
+        self._draw = generator.random
+        self._heap: list[tuple[float, float, int, R]] = []
+        self._size = 64  # longest heap before stale entries are cleared out
+
+    def offer(self, backend: R, in_flight: int, cap: int, weight: float) -> None:
+        """Offers the backend under its present load, whatever it was offered under before."""
+        score = (in_flight + 1) / (cap * weight)
+        entry = (score if in_flight < cap else score + FULL, self._draw(), backend.number, backend)
+        backend.entry = entry
+        heap = self._heap
+        heappush(heap, entry)
+        if len(heap) > self._size:
+            heap[:] = [entry for entry in heap if entry[3].entry is entry]
+            heapify(heap)
+            self._size = 4 * len(heap) + 64
+
+    def best(self, excluded: Container[str] = ()) -> R | None:
+        """The best backend not named in `excluded`, full ones last. None: nothing is on offer."""
+        heap = self._heap
+        aside = []
+        found = None
+        while heap:
+            entry = heap[0]
+            backend = entry[3]
+            if backend.entry is not entry:
+                heappop(heap)
+            elif excluded and backend.name in excluded:
+                aside.append(heappop(heap))
+            else:
+                found = backend
+                break
+        for entry in aside:
+            heappush(heap, entry)
+        return found
+
+
+def withdraw(backend: Ranked) -> None:
+    """The backend is no longer on offer, wherever it was."""
+    backend.entry = None

@@ -1,0 +1,71 @@
+"""What does one reading of the file come to? The frozen end that requests run on; a reload puts another in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from policies.model import LanePlan, Plan
+from policies.routing import Router
+from proxy.http1.client import KeptConnections
+from proxy.http1.heads import UpstreamHeads
+from proxy.http1.server import Limits
+from proxy.intake import Reception
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One endpoint as the corridor needs it. `messages_heads`: under `/v1/messages`, where the key goes by another name."""
+
+    name: str
+    platform: str
+    loop: asyncio.AbstractEventLoop
+    connections: KeptConnections
+    heads: UpstreamHeads
+    messages_heads: UpstreamHeads
+    has_own_credential: bool
+    address: str  # what makes it this backend and no other
+    names: Mapping[str, str] | None = None  # our model names: its own
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool as a request needs it."""
+
+    name: str
+    model: str | None  # asked of the platforms; None: the caller's
+    connect_s: float
+    first_token_s: float
+    idle_s: float
+    total_s: float
+    fields: Sequence[bytes]  # `x-fairlane-lane` and `-pool`, per lane
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """One file, ready to serve."""
+
+    plan: Plan
+    reception: Reception
+    router: Router
+    lanes: Sequence[LanePlan]
+    pools: Mapping[str, Pool]
+    backends: Mapping[str, Backend]
+    limits: Limits
+    models: Sequence[str]  # names of the catalogue
+    expose: bool
+    trusted_proxies: Sequence[Network] = field(default=())
+
+    def trusts(self, peer: str) -> bool:
+        """Is what this peer says of its own callers believed?"""
+        if not self.trusted_proxies:
+            return False
+        try:
+            address = ipaddress.ip_address(peer)
+        except ValueError:
+            return False
+        return any(address in network for network in self.trusted_proxies)

@@ -1,0 +1,355 @@
+"""What does this caller ask for, and may it? Reception: head and body become one frozen `Request`, or are turned away.
+
+Nothing behind this room sees a header. The body's bytes stay the caller's own; only what decides is read from them.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from policies.model import Outcome, Request
+from policies.tokens import TokenEstimate
+from proxy import errors, forms, json_spans
+from proxy.endpoints import Api, Endpoint, Kind, api_of, classify
+from proxy.identity import CREDENTIAL_FIELDS, Identities, Identity
+from proxy.prompts import NO_PROMPT, Prompt, read_prompt
+
+_SINGLE = frozenset(
+    [*CREDENTIAL_FIELDS, b"content-type", b"content-encoding", b"expect", b"x-fairlane-lane", b"x-fairlane-traffic", b"x-fairlane-task"]
+)  # twice is ambiguous, and refused
+_READ = _SINGLE | {b"x-request-id", b"x-stainless-retry-count", b"x-stainless-read-timeout", b"traceparent", b"anthropic-version"}
+
+# What decides here, or decides how a backend treats the request: spelt twice, two readers may see two requests.
+_DECIDING = frozenset(
+    [
+        "model",
+        "messages",
+        "prompt",
+        "input",
+        "system",
+        "instructions",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "n",
+        "tools",
+        "functions",
+        "response_format",
+        "text",
+        "service_tier",
+        "priority",
+    ]
+)
+_LIMITS = frozenset(["max_tokens", "max_completion_tokens", "max_output_tokens"])
+_TOKENS_MAX = 2**31
+_NUMBER_BYTES = 32  # a longer number of tokens is none
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+_TASK = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+_TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+_EMPTY = (b"null", b"[]")
+
+
+class Head(Protocol):
+    """A request's head as the server hands it over: names in lower case, fields in the order received."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def target(self) -> bytes: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]: ...
+    @property
+    def content_length(self) -> int | None: ...
+    @property
+    def chunked(self) -> bool: ...
+
+
+class Refused(NamedTuple):
+    """Turned away, and how its answer differs from the table's row."""
+
+    outcome: Outcome
+    api: Api
+    request_id: str
+    status: int | None = None
+    detail: str | None = None
+    param: str | None = None
+    allow: str | None = None
+
+    def response(self) -> tuple[int, errors.Headers, bytes]:
+        """Status, header fields and body of the answer."""
+        return errors.response(
+            self.outcome, self.api, None, self.request_id, self.detail, status=self.status, param=self.param, allow=self.allow
+        )
+
+
+class Admitted(NamedTuple):
+    """A caller whose head is in order: its body may come."""
+
+    endpoint: Endpoint
+    api: Api  # whose shapes it expects; for the catalogue, by its headers
+    identity: Identity
+    request_id: str
+    lane: int  # index: the key's, or a lower one that it asked for
+    traffic: str
+    task: str | None
+    content_type: bytes
+    retry_count: int  # as its SDK counts
+    read_timeout_s: float | None  # how long its SDK waits for bytes
+    trace_id: str  # 32 hexadecimal digits, or empty
+
+
+class Reading(NamedTuple):
+    """A request that was read to its end."""
+
+    request: Request
+    endpoint: Endpoint
+    body: bytes
+    members: json_spans.Members | None  # of a JSON body
+    form: forms.Form | None  # of an upload
+    prompt: Prompt  # what the token estimate was made of
+    include_usage: bool  # a stream's usage was asked for
+
+    def renamed(self, model: str) -> bytes:
+        """The body with this model asked for instead, every other byte as it came."""
+        if self.members is not None:
+            return json_spans.replace_model(self.body, self.members, model)
+        if self.form is not None:
+            return forms.replace_model(self.body, self.form, model)
+        return self.body
+
+
+class Reception:
+    """Admits heads and reads bodies, by the keys and limits of one configuration."""
+
+    def __init__(
+        self,
+        identities: Identities,
+        lanes: Sequence[str],
+        tokens: TokenEstimate,
+        *,
+        max_body_bytes: int,
+        needs_text: bool = False,
+    ) -> None:
+        """`lanes` in order of precedence; `needs_text`: some route looks at the last user message."""
+        self._identities = identities
+        self._lane_of = {name.encode(): index for index, name in enumerate(lanes)}
+        self._tokens = tokens
+        self._max_body_bytes = max_body_bytes
+        self._needs_text = needs_text
+
+    def admit(self, head: Head) -> Admitted | Refused:
+        """Who calls, and for what? Asked when the head is complete, before the body is let in."""
+        fields: dict[bytes, bytes] = {}
+        doubled = False
+        for name, value in head.headers:
+            if name in _READ:
+                if name in fields:
+                    doubled = doubled or name in _SINGLE
+                else:
+                    fields[name] = value
+        sent_id = fields.get(b"x-request-id")
+        request_id = sent_id.decode() if sent_id is not None and _SANE_ID.fullmatch(sent_id) else new_request_id()
+        endpoint = classify(head.target)
+        if endpoint is None or endpoint.kind is Kind.STATEFUL:
+            detail = "This endpoint is not routed." if endpoint is not None else None
+            return Refused(Outcome.NOT_FOUND, api_of(head.target), request_id, detail=detail)
+        api = endpoint.api
+        if endpoint.kind is Kind.CATALOGUE and b"anthropic-version" in fields:
+            api = Api.ANTHROPIC
+        if endpoint.kind is Kind.REALTIME:
+            return Refused(Outcome.UNSUPPORTED, api, request_id)
+        if head.method != endpoint.method:
+            return Refused(Outcome.METHOD_NOT_ALLOWED, api, request_id, allow=endpoint.method)
+        if doubled:
+            return Refused(Outcome.MALFORMED, api, request_id, detail="A header field that may be given once is given twice.")
+        identity = self._identities.identify(fields)
+        if identity is None:
+            return Refused(Outcome.UNAUTHENTICATED, api, request_id)
+        content_type = fields.get(b"content-type", b"")
+        status = self._refused_body(head, endpoint, fields, content_type)
+        if status is not None:
+            return Refused(Outcome.TOO_LARGE if status == 413 else Outcome.UNSUPPORTED, api, request_id, status=status)
+        task = fields.get(b"x-fairlane-task")
+        trace = _TRACE.fullmatch(fields.get(b"traceparent", b""))
+        return Admitted(
+            endpoint=endpoint,
+            api=api,
+            identity=identity,
+            request_id=request_id,
+            lane=max(identity.lane, self._lane_of.get(fields.get(b"x-fairlane-lane", b""), 0)),
+            traffic="batch" if fields.get(b"x-fairlane-traffic") == b"batch" else identity.traffic,
+            task=task.decode() if task is not None and _TASK.fullmatch(task) else None,
+            content_type=content_type,
+            retry_count=_whole_number(fields.get(b"x-stainless-retry-count")) or 0,
+            read_timeout_s=_whole_number(fields.get(b"x-stainless-read-timeout")),
+            trace_id=trace[1].decode() if trace is not None else "",
+        )
+
+    def read(self, body: bytes, admitted: Admitted) -> Reading | Refused:
+        """What is asked for? Never raises, whatever the bytes."""
+        kind = admitted.endpoint.kind
+        try:
+            if admitted.endpoint.text_key is not None:
+                return self._read_json(body, admitted)
+            form = forms.read(body, admitted.content_type) if kind is Kind.UPLOAD else None
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return Refused(Outcome.MALFORMED, admitted.api, admitted.request_id)
+        model = form.model if form is not None else None
+        if not admitted.identity.may_use_model(model):
+            return Refused(Outcome.FORBIDDEN, admitted.api, admitted.request_id)
+        request = Request(
+            id=admitted.request_id,
+            tenant=admitted.identity.name,
+            lane=admitted.lane,
+            traffic=admitted.traffic,
+            path=admitted.endpoint.path,
+            model=model,
+            task=admitted.task,
+            body_bytes=len(body),
+        )
+        return Reading(request, admitted.endpoint, body, None, form, NO_PROMPT, False)
+
+    def _read_json(self, body: bytes, admitted: Admitted) -> Reading | Refused:
+        members = json_spans.members(body)
+        fields = {key.text: value for key, value in members.items()}
+        doubtful = _doubtful(members, fields)
+        if doubtful is not None:
+            return _malformed(admitted, doubtful, "is given twice, or in two spellings.")
+        endpoint, identity = admitted.endpoint, admitted.identity
+        model = _ANY(fields["model"]) if "model" in fields else None
+        if not identity.may_use_model(model):
+            return Refused(Outcome.FORBIDDEN, admitted.api, admitted.request_id, param="model")
+        if model is not None and not isinstance(model, str):
+            return _malformed(admitted, "model", "must be a string.")
+        stream = bytes(fields["stream"]) if "stream" in fields else b"null"
+        if stream not in (b"true", b"false", b"null"):
+            return _malformed(admitted, "stream", "must be true or false.")
+        max_tokens: int | None = None
+        for name in fields.keys() & _LIMITS:
+            limit = _limit(fields[name])
+            if limit is None:
+                return _malformed(admitted, name, "must be a whole number.")
+            if limit >= 0:  # null, and llama.cpp's -1, are no limit
+                max_tokens = limit if max_tokens is None else max(limit, max_tokens)
+        if endpoint.text_key == "messages" and bytes(fields.get("messages", _NULL))[:1] != b"[":
+            return _malformed(admitted, "messages", "must be a list.")
+
+        prompt = read_prompt(fields, endpoint.text_key, self._needs_text)
+        flexible = "service_tier" in fields and bytes(fields["service_tier"]) == b'"flex"'
+        request = Request(
+            admitted.request_id,
+            identity.name,
+            admitted.lane,
+            "batch" if flexible else admitted.traffic,
+            endpoint.path,
+            model,
+            self._tokens.estimate(model, prompt.ascii_bytes, prompt.other_chars),
+            max_tokens,
+            prompt.turns,
+            _has_tools(fields),
+            _wants_json(fields),
+            prompt.images,
+            admitted.task,
+            prompt.text,
+            stream == b"true" and endpoint.kind is Kind.GENERATION,
+            len(body),
+            zlib.crc32(prompt.opening.encode(), identity.salt),
+        )
+        return Reading(request, endpoint, body, members, None, prompt, _asks_usage(fields))
+
+    def _refused_body(self, head: Head, endpoint: Endpoint, fields: dict[bytes, bytes], content_type: bytes) -> int | None:
+        """With which status is the body refused before it comes? None: let it come."""
+        expected = fields.get(b"expect")
+        if expected is not None and expected.lower() != b"100-continue":
+            return 417
+        if head.content_length is not None and head.content_length > self._max_body_bytes:
+            return 413
+        if endpoint.method != "POST":
+            return None
+        if fields.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
+            return 415
+        kind, _, parameters = content_type.lower().partition(b";")
+        if endpoint.kind is Kind.UPLOAD:
+            return None if kind.strip() == b"multipart/form-data" else 415
+        if kind.strip() not in (b"application/json", b""):
+            return 415
+        return 415 if b"charset" in parameters and b"utf-8" not in parameters else None
+
+
+_random = random.Random()  # ids need to be apart, not secret; and a count would tell callers of each other
+_NULL = msgspec.Raw(b"null")
+_ANY = msgspec.json.Decoder().decode
+
+
+def new_request_id() -> str:
+    """An id for a request whose caller gave none."""
+    return f"req-{_random.getrandbits(96):024x}"
+
+
+def _malformed(admitted: Admitted, name: str, fault: str) -> Refused:
+    name = name[:64] if name.isprintable() else "a key"
+    return Refused(Outcome.MALFORMED, admitted.api, admitted.request_id, detail=f"'{name}' {fault}", param=name)
+
+
+def _doubtful(members: json_spans.Members, fields: dict[str, msgspec.Raw]) -> str | None:
+    """Which deciding key might another reader see differently? Given twice, or spelt so that a reader without regard to case takes it."""
+    for name in fields.keys() - _DECIDING:
+        if name.casefold() in _DECIDING:
+            return name
+    if len(fields) < len(members):
+        seen = set()
+        for key in members:
+            if key.text in seen and key.text in _DECIDING:
+                return key.text
+            seen.add(key.text)
+    return None
+
+
+def _limit(value: msgspec.Raw) -> int | None:
+    """A limit of tokens: -1 for none, None for what is not a whole number."""
+    if len(memoryview(value)) > _NUMBER_BYTES:
+        return None
+    limit = _ANY(value)
+    if limit is None:
+        return -1
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not abs(limit) <= _TOKENS_MAX or limit != int(limit):
+        return None
+    return int(limit)
+
+
+def _has_tools(fields: dict[str, msgspec.Raw]) -> bool:
+    return any(name in fields and bytes(fields[name]) not in _EMPTY for name in ("tools", "functions"))
+
+
+def _wants_json(fields: dict[str, msgspec.Raw]) -> bool:
+    """Is the answer asked for as JSON? `response_format` in one API, `text.format` in the other."""
+    if "response_format" in fields:
+        chosen = _ANY(fields["response_format"])
+    elif "text" in fields:
+        chosen = _member(_ANY(fields["text"]), "format")
+    else:
+        return False
+    return _member(chosen, "type") in ("json_object", "json_schema")
+
+
+def _asks_usage(fields: dict[str, msgspec.Raw]) -> bool:
+    return "stream_options" in fields and _member(_ANY(fields["stream_options"]), "include_usage") is True
+
+
+def _member(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _whole_number(value: bytes | None) -> int | None:
+    return int(value) if value is not None and value.isdigit() and len(value) <= 9 else None

@@ -1,0 +1,86 @@
+"""Which keys does a JSON object have at its top, all of them, and where in the bytes does each value stand?
+
+The usual decoders keep one of two equal keys; which one, they do not agree on. Here both are seen, however they are spelt, and a
+value can be replaced where it stands, with every other byte left as it was.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+MEMBERS_MAX = 4096  # at the top of one object; no API has a tenth of that, and each costs memory
+
+_BEFORE_VALUE = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
+
+
+class Key:
+    """One key as it was met. Two of the same text are two keys, so that a dict holds both."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+Members = dict[Key, msgspec.Raw]
+
+
+class _MemberDecoder:
+    """The decoder, and how many members the object it is in may still have. Decoding is one synchronous step."""
+
+    __slots__ = ("_decode", "_left")
+
+    def __init__(self) -> None:
+        self._decode = msgspec.json.Decoder(Members, dec_hook=self._key).decode
+        self._left = 0
+
+    def decode(self, body: bytes) -> Members:
+        self._left = MEMBERS_MAX
+        return self._decode(body)
+
+    def _key(self, kind: type, text: str) -> Key:
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("too many keys")
+        return Key(text)
+
+
+_decoder = _MemberDecoder()
+
+
+def members(body: bytes) -> Members:
+    """All members at the top of the object in `body`, in order, keys unescaped, values as they are spelt.
+
+    Raises ValueError if `body` is not exactly one JSON object in UTF-8, is nested too deeply, or has more than `MEMBERS_MAX`.
+    """
+    try:
+        if not body.isascii():
+            body.decode()  # what is only skipped is not checked below
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ValueError("not a JSON object") from error
+
+
+def value_span(body: bytes, found: Members, key: str) -> tuple[int, int] | None:
+    """Where does the value of the first member called `key` begin and end? None: there is none. `found` is `members(body)`."""
+    at = 0
+    for each, value in found.items():
+        before = _BEFORE_VALUE.match(body, at)
+        if before is None:  # cannot be, in what `members` has read
+            raise ValueError("these are not the members of this body")
+        at = before.end() + len(memoryview(value))
+        if each.text == key:
+            return before.end(), at
+    return None
+
+
+def replace_model(body: bytes, found: Members, name: str) -> bytes:
+    """`body` with this model asked for: only that value changes. Where the object has none it is put first."""
+    value = msgspec.json.encode(name)
+    span = value_span(body, found, "model")
+    if span is not None:
+        return body[: span[0]] + value + body[span[1] :]
+    start = body.index(b"{") + 1
+    return b'%b"model":%b%b%b' % (body[:start], value, b"," if found else b"", body[start:])

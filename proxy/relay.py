@@ -1,0 +1,222 @@
+"""Do the caller's bytes arrive as the backend sent them? The window: from the first token to the end of the answer.
+
+From here on bytes go from socket to socket in the protocol's callback: per chunk a search in bytes and a write. A broken
+answer never looks whole: it ends in one error event, or is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from policies.model import Outcome
+from proxy import clock
+from proxy.http1.faults import BackendFault
+from proxy.http1.server import Exchange
+from proxy.sse import StreamWatcher, UnaryWatcher, Usage
+
+if TYPE_CHECKING:
+    from proxy.attempt import Attempt
+
+_LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Relay:
+    """One answer on its way to its caller. `outcome` says how it ended; `done` wakes the story when it does later."""
+
+    __slots__ = (
+        "_attempt",
+        "_chunked",
+        "_connection",
+        "_exchange",
+        "_idle_s",
+        "_itl",
+        "_stopped",
+        "_total_at",
+        "_usage",
+        "_watcher",
+        "_write",
+        "bytes_out",
+        "deadline_at",
+        "done",
+        "error_relayed",
+        "last_at",
+        "outcome",
+    )
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        attempt: Attempt,
+        *,
+        idle_s: float,
+        total_at: float,
+        itl: Callable[[float], None],
+        usage: UnaryWatcher | None,
+    ) -> None:
+        self._exchange = exchange
+        self._attempt = attempt
+        self._connection = attempt.connection
+        self._watcher: StreamWatcher | None = attempt.watcher if attempt.watching else None
+        self._chunked = attempt.length_bytes is None and exchange.head.version == "1.1"
+        self._write = exchange.write
+        self._idle_s = idle_s if self._watcher is not None else clock.NEVER
+        self._total_at = total_at
+        self._itl = itl
+        self._usage = usage  # watches an answer that is not streamed
+        self._stopped = False
+        self.bytes_out = 0
+        self.error_relayed = False
+        self.last_at = attempt.token_at
+        self.outcome: Outcome | None = None
+        self.done: asyncio.Future[None] | None = None
+        self.deadline_at = min(self.last_at + self._idle_s, total_at)
+
+    def start(self, head: bytes) -> None:
+        """Send the answer's head (without its framing) and what was held. `outcome` is set if that was all."""
+        attempt, exchange = self._attempt, self._exchange
+        held = attempt.held
+        body = held[0] if len(held) == 1 else b"".join(held)
+        attempt.held = []
+        self.bytes_out = len(body)
+        if self._chunked:
+            framing = b"transfer-encoding: chunked\r\n"
+        elif attempt.length_bytes is not None:
+            framing = b"content-length: %d\r\n" % attempt.length_bytes
+        else:
+            framing = b""
+            exchange.keep_alive = False
+        if not exchange.keep_alive:
+            framing += b"connection: close\r\n"
+        if self._usage is not None:
+            self._usage.feed(body)
+        broken = self._watcher is not None and self._watcher.error is not None
+        if broken:
+            body = _before_done(body)
+        exchange.start(b"%b%b\r\n%b" % (head, framing, self.framed(body)))
+        if broken:
+            self.error_relayed = True
+            self._finish(Outcome.TRUNCATED)
+        elif attempt.ended:
+            self.end()
+        elif attempt.fault is not None:
+            self.lost(attempt.fault)
+        elif self._connection is not None:
+            exchange.valve = self
+            self._connection.hand_over(self)
+
+    # --- what the stream said ------------------------------------------------------------------------------------
+
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens as the backend counted them, if it did."""
+        if self._watcher is not None:
+            return self._watcher.usage
+        return self._usage.usage if self._usage is not None else None
+
+    @property
+    def speaks_events(self) -> bool:
+        """Can the caller be told of a failure in the stream itself?"""
+        return self._watcher is not None
+
+    @property
+    def closing(self) -> bytes:
+        """What ends an event left open, so that one of ours can follow."""
+        return self._watcher.closing if self._watcher is not None else b""
+
+    @property
+    def sequence(self) -> int:
+        """The number that an event of ours would have."""
+        return self._watcher.sequence if self._watcher is not None else 0
+
+    # --- the answer, as it comes in -------------------------------------------------------------------------------
+
+    def head(self, status: int, fields: list[tuple[bytes, bytes]], length_bytes: int | None) -> None:
+        raise AssertionError("the head comes before the first token")
+
+    def data(self, piece: bytes) -> None:
+        watcher = self._watcher
+        if watcher is not None:
+            at = clock.now()
+            self._itl(at - self.last_at)
+            self.last_at = at
+            watcher.feed(piece)
+            if watcher.error is not None:
+                self._end_in_error(piece)
+                return
+        elif self._usage is not None:
+            self._usage.feed(piece)
+        self.bytes_out += len(piece)
+        self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece)
+
+    def end(self) -> None:
+        self._gone()
+        if self._watcher is not None and not self._watcher.whole:
+            self._finish(Outcome.TRUNCATED)
+        else:
+            self._exchange.end(_LAST_CHUNK if self._chunked else b"")
+            self._finish(Outcome.OK)
+
+    def lost(self, fault: BackendFault) -> None:
+        self._gone()
+        if self._watcher is not None and self._watcher.done:  # all was said: only the framing is missing
+            self._exchange.end(_LAST_CHUNK if self._chunked else b"")
+            self._finish(Outcome.OK)
+        else:
+            self._finish(Outcome.TRUNCATED)
+
+    def overdue(self, at: float) -> None:
+        """Silence, or the end of the request's time. While the caller does not read, the backend cannot be blamed."""
+        if at >= self._total_at:
+            self._finish(Outcome.TOTAL_TIMEOUT)
+            return
+        self.deadline_at = min((at if self._stopped else self.last_at) + self._idle_s, self._total_at)
+        if self.deadline_at <= at:
+            self._finish(Outcome.IDLE_TIMEOUT)
+
+    # --- back-pressure --------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The caller does not read: nor do we read the backend."""
+        self._stopped = True
+        if self._connection is not None:
+            self._connection.pause()
+
+    def flow(self) -> None:
+        """The caller reads again."""
+        self._stopped = False
+        self.last_at = clock.now()
+        if self._connection is not None:
+            self._connection.resume()
+
+    # --- endings --------------------------------------------------------------------------------------------------
+
+    def _end_in_error(self, piece: bytes) -> None:
+        """The backend's own error event goes to the caller as it came, and is the last thing that does."""
+        last = _before_done(piece)
+        self.bytes_out += len(last)
+        self.error_relayed = True
+        self._write(self.framed(last))
+        self._finish(Outcome.TRUNCATED)
+
+    def framed(self, piece: bytes) -> bytes:
+        """`piece` as it stands on the wire; an empty one must not end the body."""
+        return b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked and piece else piece
+
+    def _gone(self) -> None:
+        self._connection = self._attempt.connection = None
+
+    def _finish(self, outcome: Outcome) -> None:
+        if self.outcome is not None:
+            return
+        self.outcome = outcome
+        self.deadline_at = clock.NEVER
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
+
+
+def _before_done(piece: bytes) -> bytes:
+    """No `[DONE]` follows an error: the SDKs would take the stream for whole."""
+    at = piece.rfind(b"data: [DONE]")
+    return piece if at < 0 else piece[:at]

@@ -1,0 +1,235 @@
+"""Who is behind the door? Takes each request from the front door through reception, starts its story, and ends it.
+
+Reload, drain and the story meet here: a request keeps the edition of the file it came in under.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable
+
+from policies.model import Ending, Lease, Outcome
+from policies.tokens import TokenEstimate
+from proxy import clock
+from proxy.answers import refusal_fields
+from proxy.dispatch import Lobby
+from proxy.edition import Backend, Edition
+from proxy.endpoints import Kind, api_of, model_answer, model_asked, models_answer
+from proxy.errors import id_headers
+from proxy.errors import response as failure_response
+from proxy.http1 import heads
+from proxy.http1.faults import CallerFault
+from proxy.http1.server import Exchange
+from proxy.intake import Admitted, Refused, new_request_id
+from proxy.story import Story
+from proxy.telemetry.events import ProcessLog
+from proxy.telemetry.record import Record
+from proxy.telemetry.telemetry import Telemetry
+
+_HEALTH = b"/health"
+_FAULTS = {
+    CallerFault.MALFORMED: Outcome.MALFORMED,
+    CallerFault.TARGET_TOO_LONG: Outcome.TOO_LARGE,
+    CallerFault.BODY_TOO_LARGE: Outcome.TOO_LARGE,
+    CallerFault.HEAD_TOO_LARGE: Outcome.TOO_LARGE,
+    CallerFault.SLOW: Outcome.CLIENT_TIMEOUT,
+    CallerFault.EXPECTATION: Outcome.UNSUPPORTED,
+    CallerFault.UPGRADE: Outcome.UNSUPPORTED,
+}
+
+
+class Service:
+    """What `http1.server.Door` calls. One per process; the edition is replaced by a reload."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        deadlines: clock.Deadlines,
+        lobby: Lobby,
+        telemetry: Telemetry,
+        tokens: TokenEstimate,
+        log: ProcessLog,
+        edition: Edition,
+        ready: Callable[[], bool],
+    ) -> None:
+        self.loop = loop
+        self.deadlines = deadlines
+        self.lobby = lobby
+        self.telemetry = telemetry
+        self.edition = edition
+        self.stories: set[asyncio.Task[None]] = set()
+        self._tokens = tokens
+        self._log = log
+        self._ready = ready
+        self._backends = dict(edition.backends)
+        self._intake = telemetry.overhead("intake")
+        self._at_rest = asyncio.Event()
+
+    def adopt(self, edition: Edition) -> None:
+        """From now on requests come in under this edition; those under way keep theirs."""
+        kept = {backend.connections for backend in edition.backends.values()}
+        for backend in self.edition.backends.values():
+            if backend.connections not in kept:
+                backend.connections.close()
+        self.edition = edition
+        self._backends |= edition.backends
+
+    def backend(self, name: str) -> Backend:
+        """The backend of a lease; one that has left the file may still be serving."""
+        return self._backends[name]
+
+    # --- 1 and 2: what the front door calls ------------------------------------------------------------------------
+
+    def admit(self, exchange: Exchange) -> bool:
+        """The head is complete: is the body wanted? False: it has been answered."""
+        edition = self.edition
+        if exchange.head.target == _HEALTH:
+            exchange.context = None
+            return True
+        admitted = edition.reception.admit(exchange.head)
+        if isinstance(admitted, Refused):
+            self._refuse(exchange, admitted, self._record(exchange))
+            return False
+        exchange.context = (edition, admitted)
+        return True
+
+    def begin(self, exchange: Exchange) -> None:
+        """The request is complete: read it, and let its story be told."""
+        if exchange.context is None:
+            ready = self._ready()
+            fields = [(b"content-type", b"text/plain")]
+            exchange.respond(
+                heads.response(200 if ready else 503, fields, b"ready\n" if ready else b"not ready\n", keep_alive=exchange.keep_alive)
+            )
+            return
+        edition: Edition
+        admitted: Admitted
+        edition, admitted = exchange.context
+        record = self._record(exchange)
+        record.id = admitted.request_id
+        record.tenant = admitted.identity.name
+        if admitted.endpoint.kind is Kind.CATALOGUE:
+            self._answer_catalogue(exchange, edition, admitted, record)
+            return
+        reading = edition.reception.read(exchange.body, admitted)
+        if isinstance(reading, Refused):
+            self._refuse(exchange, reading, record)
+            return
+        request = reading.request
+        record.lane = edition.lanes[request.lane].name
+        record.model = request.model or ""
+        record.streamed = request.streamed
+        record.path = request.path
+        record.bytes_in = request.body_bytes
+        record.retry_count = admitted.retry_count
+        record.trace_id = admitted.trace_id
+        self._intake.observe(clock.now() - record.received_at)
+        story = Story(self, edition, exchange, admitted.identity, reading, record)
+        task = exchange.task = self.loop.create_task(story.tell())
+        self.stories.add(task)
+        task.add_done_callback(self._rest)
+
+    def refuse(self, exchange: Exchange, fault: CallerFault) -> None:
+        """The request was broken on the wire."""
+        record = self._record(exchange)
+        if exchange.context is not None:
+            record.tenant = exchange.context[1].identity.name
+        self._refuse(exchange, Refused(_FAULTS[fault], api_of(exchange.head.target), new_request_id(), status=fault.status), record)
+
+    # --- 8: the return desk -----------------------------------------------------------------------------------------
+
+    def give_back(self, lease: Lease, ending: Ending) -> None:
+        """The attempt is over: its slot is free, health and sizing learn, the next ones go."""
+        self.telemetry.attempt(lease, ending.outcome, clock.now())
+        self.lobby.give_back(lease, ending)
+
+    def told(self, story: Story) -> None:
+        """The request is over: its counts, its tokens, its line in the log."""
+        record, relay, attempt, reading = story.record, story.relay, story.attempt, story.reading
+        request = reading.request
+        if relay is not None and attempt is not None:
+            record.bytes_out = relay.bytes_out
+            usage = relay.usage
+            if usage is not None:
+                record.tokens_in, record.tokens_out = usage.prompt_tokens, usage.output_tokens
+                record.tokens_source = "usage"
+                if not request.images:
+                    self._tokens.learn(request.model, reading.prompt.ascii_bytes, reading.prompt.other_chars, usage.prompt_tokens)
+            elif attempt.watching and attempt.watcher is not None:
+                record.tokens_in, record.tokens_out = request.prompt_tokens, attempt.watcher.tokens
+                record.tokens_source = "estimated"
+            if attempt.watching:
+                record.last_token_at = relay.last_at
+        if not record.tokens_in:
+            record.tokens_in = request.prompt_tokens
+        self.telemetry.finish(record, clock.now())
+
+    def report(self, story: Story, error: Exception) -> None:
+        """A fault of ours: to be seen by an operator, never by a caller."""
+        self._log.error("story_failed", id=story.record.id, traceback="".join(traceback.format_exception(error)))
+
+    def _rest(self, task: asyncio.Task[None]) -> None:
+        self.stories.discard(task)
+        if not self.stories:
+            self._at_rest.set()
+
+    async def all_told(self, within_s: float) -> bool:
+        """Wait until no request is under way. False: some still are."""
+        try:
+            async with asyncio.timeout(within_s):
+                while self.stories:
+                    self._at_rest.clear()
+                    await self._at_rest.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def cut_all(self) -> None:
+        """End every request under way, whatever it is doing."""
+        for task in list(self.stories):
+            task.cancel()
+
+    # --- answers of our own -------------------------------------------------------------------------------------------
+
+    def refuse_story(self, story: Story, outcome: Outcome, retry_after_s: int | None = None) -> None:
+        """Answer a request that goes no further; its record is closed at the return desk."""
+        record, exchange = story.record, story.exchange
+        record.outcome = outcome
+        api = story.reading.endpoint.api
+        status, fields, body = failure_response(outcome, api, retry_after_s, record.id)
+        record.status = status
+        if record.pool:
+            fields += refusal_fields(record)
+        exchange.respond(heads.response(status, fields, body, keep_alive=exchange.keep_alive))
+
+    def _answer_catalogue(self, exchange: Exchange, edition: Edition, admitted: Admitted, record: Record) -> None:
+        usable = admitted.identity.usable(edition.models)
+        asked = model_asked(exchange.head.target)
+        body = models_answer(usable, admitted.api) if asked is None else model_answer(asked, usable, admitted.api)
+        if body is None:
+            self._refuse(
+                exchange, Refused(Outcome.NOT_FOUND, admitted.api, record.id, detail="No such model, or not for this key."), record
+            )
+            return
+        fields = [(b"content-type", b"application/json"), *id_headers(record.id, admitted.api)]
+        exchange.respond(heads.response(200, fields, body, keep_alive=exchange.keep_alive))
+        record.status, record.outcome = 200, Outcome.OK
+        self.telemetry.finish(record, clock.now())
+
+    def _refuse(self, exchange: Exchange, refused: Refused, record: Record) -> None:
+        """Answer a request that never had a story."""
+        record.id = refused.request_id
+        record.outcome = refused.outcome
+        record.status, fields, body = refused.response()
+        exchange.respond(heads.response(record.status, fields, body, keep_alive=exchange.keep_alive and exchange.body_read))
+        self.telemetry.finish(record, clock.now())
+
+    def _record(self, exchange: Exchange) -> Record:
+        head = exchange.head
+        record = Record(received_at=clock.now(), time_unix=clock.wall())
+        record.method = head.method
+        record.path = head.target.partition(b"?")[0].decode("latin-1")
+        record.peer = exchange.peer
+        record.phase = "intake"
+        return record

@@ -1,0 +1,1 @@
+"""The operator's file: read, parsed strictly, defaulted, cross-checked, frozen."""

@@ -1,0 +1,87 @@
+"""How does the server itself behave? `server:` of the file."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BeforeValidator, SecretStr, model_validator
+
+from proxy.settings.files import NO_PAIR, is_pair, resolved, secret
+from proxy.settings.section import Section, refuse, setting
+from proxy.settings.values import Address, Bytes, Flag, Kind, Listen, Seconds
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _network(value: Any) -> Network:
+    try:
+        return ipaddress.ip_network(value if isinstance(value, str) else "")
+    except ValueError:
+        raise ValueError("must be a network such as 10.0.0.0/8, or one address") from None
+
+
+def _log(value: Any) -> Any:
+    if value == "":
+        raise ValueError("must be stderr, stdout, off, or the path of a file")
+    return value
+
+
+File = Annotated[Path, BeforeValidator(resolved, json_schema_input_type=str), Kind("path")]
+Secret = Annotated[SecretStr, BeforeValidator(secret, json_schema_input_type=str), Kind("secret")]
+Trusted = Annotated[Network, BeforeValidator(_network, json_schema_input_type=str)]
+
+
+class Drain(Section):
+    """How the server ends."""
+
+    grace_s: Seconds = setting("after SIGTERM: not ready any more, but still accepting, for this long", 5.0, shown="5s")
+    timeout_s: Seconds = setting("after SIGTERM: what is not over by then is cut", 120.0, shown="120s")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.grace_s > self.timeout_s:
+            refuse((("grace",), "must not be longer than the drain's timeout"))
+        return self
+
+
+class ServerTls(Section):
+    """The certificate callers see."""
+
+    cert: File = setting("PEM file: the certificate, then those between it and its authority")
+    key: File = setting("PEM file: the certificate's private key")
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if not is_pair(self.cert, self.key):
+            refuse((("cert",), NO_PAIR))
+        return self
+
+
+class Server(Section):
+    """Ports, limits, and how the server ends."""
+
+    later: ClassVar[frozenset[str]] = frozenset({"trace"})
+
+    listen: Listen = setting("where callers come in", Address("127.0.0.1", 8080), shown="127.0.0.1:8080")
+    admin: Listen = setting("metrics, health, state, levers", Address("127.0.0.1", 9090), shown="127.0.0.1:9090")
+    max_body_bytes: Bytes = setting("the largest request body", 64 << 20, shown="64MiB")
+    drain: Drain = setting("how the server ends", Drain(), shown="{grace: 5s, timeout: 120s}")
+    expose: Flag = setting("true: name backend and model in response headers", False)
+    tls: ServerTls | None = setting("serve callers over TLS", None, shown="plain HTTP")
+    trusted_proxies: Annotated[tuple[Trusted, ...], Kind("list of networks")] = setting(
+        "networks whose X-Forwarded-For is believed", (), shown="[]"
+    )
+    admin_token: Secret | None = setting(
+        "what `Authorization: Bearer` must present to pull a lever of the admin port", None, shown="levers answer loopback addresses only"
+    )
+    access_log: Annotated[str, BeforeValidator(_log), Kind("stderr, stdout, off, or a path")] = setting(
+        "where the JSON line of each request goes", "stderr"
+    )
+
+    @model_validator(mode="after")
+    def _two_ports(self) -> Self:
+        if self.listen == self.admin and self.listen.port:
+            refuse((("admin",), "must be another address than listen"))
+        return self

@@ -1,0 +1,240 @@
+"""What happens to a request, from its last byte in to its last byte out? One coroutine per request tells it, top to bottom.
+
+The rooms are numbered as in the walk: 3 map room, 4 waiting room, 5 key cabinet, 6 corridor, 7 window, 8 return desk. The
+front door (1) is `http1.server`, reception (2) is `intake`; both are called from `Service`, in `service.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from policies.model import Ending, Lease, Outcome, Refusal, Ticket, Verdict
+from proxy import clock
+from proxy.answers import answer_head
+from proxy.attempt import Attempt
+from proxy.edition import Backend, Edition, Pool
+from proxy.endpoints import Api, Kind
+from proxy.errors import stream_error
+from proxy.http1.server import Exchange
+from proxy.identity import Identity
+from proxy.intake import Reading
+from proxy.relay import Relay
+from proxy.sse import StreamWatcher, UnaryWatcher
+from proxy.telemetry.record import Record
+
+if TYPE_CHECKING:
+    from proxy.service import Service
+
+_LEFT = Ending(Verdict.NEUTRAL, Outcome.CLIENT_GONE, why="caller left")
+_BROKEN = Ending(Verdict.NEUTRAL, Outcome.INTERNAL, why="internal")
+_AFTER_TOKEN = {  # what an answer that broke after its first token says about its backend
+    Outcome.OK: Verdict.OK,
+    Outcome.TRUNCATED: Verdict.FAILED,
+    Outcome.IDLE_TIMEOUT: Verdict.FAILED,
+    Outcome.TOTAL_TIMEOUT: Verdict.NEUTRAL,
+}
+
+
+class Story:
+    """One request. `tell` is the whole of it; what it learns is in `record`."""
+
+    __slots__ = ("attempt", "edition", "exchange", "identity", "lease", "reading", "record", "relay", "service", "ticket")
+
+    def __init__(
+        self, service: Service, edition: Edition, exchange: Exchange, identity: Identity, reading: Reading, record: Record
+    ) -> None:
+        self.service = service
+        self.edition = edition
+        self.exchange = exchange
+        self.identity = identity
+        self.reading = reading
+        self.record = record
+        self.ticket: Ticket | None = None
+        self.lease: Lease | None = None
+        self.attempt: Attempt | None = None
+        self.relay: Relay | None = None
+
+    async def tell(self) -> None:
+        """From the map room to the return desk. Cancelled when the caller leaves; every ending comes by `finally`."""
+        record = self.record
+        ending = _BROKEN
+        try:
+            pool = self._choose_pool()  # 3
+            if pool is None:
+                return
+            ending = await self._find_answer(pool)  # 4, 5, 6
+            if self.lease is not None:
+                ending = await self._hand_over(pool)  # 7
+        except asyncio.CancelledError:
+            ending = _LEFT
+            record.outcome = Outcome.WRITE_TIMEOUT if self.exchange.stalled else Outcome.CLIENT_GONE
+            record.status = record.status if self.exchange.started else 0
+            if not self.exchange.stalled and self.exchange.caller_present:  # not the caller but the server ends it
+                record.outcome = Outcome.DRAINING
+        except Exception as error:
+            record.outcome = Outcome.INTERNAL
+            self.service.report(self, error)
+            self._end_badly(Outcome.INTERNAL)
+        finally:  # 8
+            if self.attempt is not None:
+                self.attempt.abandon()
+            if self.lease is not None:
+                self.service.give_back(self.lease, ending)
+            self.service.told(self)
+
+    # --- 3: which pool? -------------------------------------------------------------------------------------------
+
+    def _choose_pool(self) -> Pool | None:
+        choice = self.edition.router.choose(self.reading.request)
+        if choice is None:
+            self.service.refuse_story(self, Outcome.NOT_FOUND)
+            return None
+        if not self.identity.may_use_pool(choice.pool):
+            self.service.refuse_story(self, Outcome.FORBIDDEN)
+            return None
+        record = self.record
+        record.pool = choice.pool
+        record.rule = choice.why
+        return self.edition.pools[choice.pool]
+
+    # --- 4, 5, 6: who answers it? ---------------------------------------------------------------------------------
+
+    async def _find_answer(self, pool: Pool) -> Ending:
+        """Wait for a slot and try, until a backend has an answer (`self.lease` is then held) or nothing is left to try."""
+        service, record, reading = self.service, self.record, self.reading
+        ticket = self.ticket = Ticket(reading.request, pool.name, record.received_at, slotless=reading.endpoint.slotless)
+        record.phase = "queued"
+        ending = _BROKEN
+        total_at = clock.NEVER
+        answer = await service.lobby.enter(ticket)
+        while isinstance(answer, Lease):
+            lease = self.lease = answer
+            self._note_dispatch(ticket, lease)
+            backend = service.backend(lease.backend)
+            at = clock.now()
+            if total_at == clock.NEVER:
+                total_at = at + pool.total_s  # waiting has its own limit; this one is for being served
+            attempt = self.attempt = self._attempt(pool, backend, at, total_at)
+            service.deadlines.watch(attempt)
+            try:
+                failed = await attempt.first_token(*self._request_for(attempt), pool.connect_s)
+            finally:
+                service.deadlines.forget(attempt)
+            if attempt.connect_s:
+                record.connect_s = attempt.connect_s
+                service.telemetry.connected(lease.backend, attempt.connect_s)
+            if failed is None:
+                return ending
+            ending = failed
+            attempt.abandon()
+            self.lease = None
+            service.give_back(lease, ending)
+            record.why = ending.why
+            record.phase = "queued"
+            answer = await service.lobby.again(ticket, ending, sent=attempt.sent_at > 0.0)
+        self._give_up(answer, ending)
+        return ending
+
+    def _note_dispatch(self, ticket: Ticket, lease: Lease) -> None:
+        record = self.record
+        record.attempts = ticket.attempts
+        record.backend = lease.backend
+        record.platform = lease.platform
+        record.phase = "first_token" if self.reading.request.streamed else "unary"
+        self.service.telemetry.waited(record.pool, record.lane, "dispatched", ticket.waited_s - record.queue_s)
+        record.queue_s = ticket.waited_s
+
+    def _attempt(self, pool: Pool, backend: Backend, at: float, total_at: float) -> Attempt:
+        reading = self.reading
+        model = self._model_for(backend, pool)
+        watched = reading.request.streamed and reading.endpoint.kind is Kind.GENERATION
+        return Attempt(
+            backend,
+            StreamWatcher(reading.endpoint.api) if watched else None,
+            first_token_at=at + pool.first_token_s if watched else clock.NEVER,
+            total_at=total_at,
+            model=model,
+            model_is_ours=model != reading.request.model,
+        )
+
+    def _model_for(self, backend: Backend, pool: Pool) -> str | None:
+        name = pool.model or self.reading.request.model
+        return name if backend.names is None or name is None else backend.names.get(name, name)
+
+    def _request_for(self, attempt: Attempt) -> tuple[bytes, bytes]:
+        """The head and body that this backend gets: the caller's own bytes, save what the file changes."""
+        reading, head, backend = self.reading, self.exchange.head, attempt.backend
+        body = reading.body
+        if attempt.model is not None and attempt.model_is_ours:
+            body = reading.renamed(attempt.model)
+        heads = backend.messages_heads if reading.endpoint.api is Api.ANTHROPIC else backend.heads
+        trusted = bool(self.edition.trusted_proxies) and self.edition.trusts(self.exchange.peer)
+        return heads.build(head.method.encode(), head.target, head.headers, len(body), self.record.id.encode(), trusted=trusted), body
+
+    def _give_up(self, refusal: Refusal, ending: Ending) -> None:
+        """Nothing is left to try: the backend's own answer if it has one worth relaying, else ours."""
+        record, attempt, ticket = self.record, self.attempt, self.ticket
+        assert ticket is not None
+        self.service.telemetry.waited(record.pool, record.lane, refusal.outcome.value, ticket.waited_s - record.queue_s)
+        record.queue_s = ticket.waited_s
+        record.outcome = refusal.outcome
+        if attempt is not None:
+            self.service.telemetry.retry_denied(record.pool)
+        if attempt is not None and refusal.outcome is Outcome.UPSTREAM_STATUS and attempt.ended:
+            self._relay(attempt, clock.NEVER, clock.NEVER)
+            record.outcome = Outcome.UPSTREAM_STATUS
+        else:
+            self.service.refuse_story(self, refusal.outcome, refusal.retry_after_s)
+
+    # --- 7: the answer on its way ---------------------------------------------------------------------------------
+
+    async def _hand_over(self, pool: Pool) -> Ending:
+        """Relay the answer to its end. From here on nothing is tried again."""
+        service, record, attempt, lease = self.service, self.record, self.attempt, self.lease
+        assert attempt is not None and lease is not None
+        relay = self._relay(attempt, pool.idle_s, attempt.total_at)
+        if attempt.watching:
+            record.first_token_at = clock.now()
+            record.phase = "streaming"
+            service.lobby.first_token(lease)
+            service.telemetry.first_token(record, attempt.token_at - attempt.sent_at)
+        if relay.outcome is None:
+            relay.done = service.loop.create_future()
+            service.deadlines.watch(relay)
+            try:
+                await relay.done
+            finally:
+                service.deadlines.forget(relay)
+        outcome = relay.outcome
+        assert outcome is not None
+        if outcome is not Outcome.OK and not relay.error_relayed:
+            self._end_badly(outcome)
+        elif outcome is not Outcome.OK:
+            self.exchange.cut()
+        record.outcome = outcome
+        if outcome is Outcome.OK and attempt.status >= 400:
+            record.outcome = Outcome.UPSTREAM_STATUS
+            return Ending(Verdict.NEUTRAL, Outcome.UPSTREAM_STATUS, why=f"status {attempt.status}")
+        return Ending(_AFTER_TOKEN[outcome], outcome, why=outcome.value)
+
+    def _relay(self, attempt: Attempt, idle_s: float, total_at: float) -> Relay:
+        record = self.record
+        usage = UnaryWatcher() if attempt.status == 200 and not attempt.watching and self.reading.members is not None else None
+        itl = self.service.telemetry.itl(attempt.backend.name).observe
+        relay = self.relay = Relay(self.exchange, attempt, idle_s=idle_s, total_at=total_at, itl=itl, usage=usage)
+        record.status = attempt.status
+        relay.start(answer_head(self.edition, record, attempt, self.reading))
+        return relay
+
+    def _end_badly(self, outcome: Outcome) -> None:
+        """Before the answer began, an answer of ours; after it, an event that says so where that is possible, and never a clean end."""
+        exchange, relay = self.exchange, self.relay
+        if not exchange.caller_present:
+            return
+        if not exchange.started:
+            self.service.refuse_story(self, outcome)
+        elif relay is not None and relay.speaks_events:
+            exchange.cut(relay.framed(relay.closing + stream_error(outcome, self.reading.endpoint.api, relay.sequence)))
+        else:
+            exchange.abort()

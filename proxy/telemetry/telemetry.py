@@ -1,0 +1,228 @@
+"""What does each event of a request change in the numbers? The one object that the path of a request tells what happened.
+
+Everything is bound when the file is read: an event costs a look-up by the names of its pool, lane and backend and a few
+additions. One call, `finish`, ends each request: its counters, its tokens, its cost, its line in the log.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+from policies.dispatcher.state import Event, State
+from policies.failover import FailedBack, FailedOver
+from policies.model import Lease, Outcome, Plan, PoolPlan
+from proxy.telemetry import catalogue, labels
+from proxy.telemetry.access_log import AccessLog
+from proxy.telemetry.cells import BackendCell, Cell
+from proxy.telemetry.exposition import Book, header, sample
+from proxy.telemetry.log_writer import LogWriter
+from proxy.telemetry.record import Record
+from proxy.telemetry.spend import Price, Rent
+from proxy.telemetry.tallies import Counter, Histogram
+from proxy.telemetry.view import gauges
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What there is to count, out of the file: the plan, and what a plan does not hold. What is missing has no target, or no price."""
+
+    plan: Plan
+    slo_tpot_s: Mapping[str, float] = field(default_factory=dict)  # by pool
+    prices: Mapping[str, Price] = field(default_factory=dict)  # by platform
+
+
+class Telemetry:
+    """All metrics of one process. Not thread-safe: to be called on the event loop's thread. No call waits for anything."""
+
+    def __init__(self, inventory: Inventory, log: LogWriter, *, now: float, wall: float, version: str) -> None:
+        self._book = Book()
+        self._log = log
+        self._access_log = AccessLog(log)
+        self._cells: dict[tuple[str, str], Cell] = {}
+        self._backends: dict[str, BackendCell] = {}
+        self._rents: dict[str, Rent] = {}
+        self._nowhere = self._cell("", "")
+        self._disconnects = {phase: self._book.counter(catalogue.DISCONNECTS, phase) for phase in labels.DISCONNECT_PHASES}
+        self._overheads = {phase: self._book.histogram(catalogue.OVERHEAD, phase) for phase in labels.OVERHEAD_PHASES}
+        self._dropped = self._book.counter(catalogue.LOG_DROPPED)
+        self._reload_ok = True
+        self._reloaded_at = wall
+        self._build = (version, platform.python_version())
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        self.reconfigure(inventory, now)
+
+    # --- the path of a request ---
+
+    def finish(self, record: Record, now: float) -> None:
+        """The request has ended, in `record.outcome`: once per request, last of all."""
+        record.ended_at = now
+        cell = self._cell(record.pool, record.lane) if record.pool else self._nowhere
+        cell.ended(record.outcome, record.status).n += 1
+        cell.seconds.observe(now - record.received_at)
+        if record.retry_count:
+            cell.client_retries.n += 1
+        if record.outcome is Outcome.CLIENT_GONE:
+            self._disconnects.get(record.phase, self._disconnects["intake"]).n += 1
+        if record.pool:
+            self._finish_in_pool(cell, record)
+        self._access_log.put(record)
+
+    def _finish_in_pool(self, cell: Cell, record: Record) -> None:
+        cell.prompt.observe(record.tokens_in)
+        met = cell.judge(record)
+        if record.tokens_source:
+            account = cell.account(record.platform)
+            account.charge(record)
+            if met:
+                account.slo_tokens.n += record.tokens_out
+            tpot_s = record.tpot_s
+            if tpot_s is not None:
+                cell.tpot.observe(tpot_s)
+        if record.attempts > 1:
+            ok = record.outcome is Outcome.OK
+            cell.retries[labels.RETRY_OK].n += ok
+            cell.retries[labels.RETRY_FAILED].n += record.attempts - 1 - ok
+
+    def waited(self, pool: str, lane: str, ending: str, wait_s: float) -> None:
+        """A wait is over, however short: `dispatched` (each dispatch, a retry's too), or the outcome that ended it in the queue.
+
+        Endings that end no wait (queue_full, no_backend) are passed over, so that any refusal may be told.
+        """
+        waits = self._cell(pool, lane).waits.get(ending)
+        if waits is not None:
+            waits.observe(wait_s)
+
+    def connected(self, backend: str, seconds: float) -> None:
+        """A new connection to the backend is open."""
+        self._backend(backend).connect.observe(seconds)
+
+    def first_token(self, record: Record, backend_ttft_s: float) -> None:
+        """The first token of a streamed answer was handed over: `record.first_token_at` is set."""
+        self._backend(record.backend).ttft.observe(backend_ttft_s)
+        ttft_s = record.ttft_s
+        if ttft_s is not None:
+            self._cell(record.pool, record.lane).ttft.observe(ttft_s)
+
+    def itl(self, backend: str) -> Histogram:
+        """The backend's gaps between pieces, for the relay to observe directly; the same object for the life of the process."""
+        return self._backend(backend).itl
+
+    def overhead(self, phase: str) -> Histogram:
+        """Fairlane's own seconds in a phase of `labels.OVERHEAD_PHASES`; to be bound once. KeyError for another phase."""
+        return self._overheads[phase]
+
+    def attempt(self, lease: Lease, outcome: Outcome, now: float) -> None:
+        """An attempt has ended and its lease goes back: once per lease."""
+        self._backend(lease.backend).attempted(outcome)
+        rent = self._rents.get(lease.platform)
+        if rent is not None and not lease.slotless:
+            rent.held(lease.pool, lease.backend, now - lease.granted_at)
+
+    def retry_denied(self, pool: str) -> None:
+        """An attempt failed before its first token, and nothing was left to try, or no time. Retries that are sent count themselves."""
+        self._book.counter(catalogue.RETRIES, pool, labels.RETRY_DENIED).n += 1
+
+    # --- what happens to Fairlane itself ---
+
+    def events(self, events: Iterable[Event]) -> None:
+        """What the dispatcher says has changed."""
+        for event in events:
+            if isinstance(event, FailedOver):
+                self._failovers(event.pool, event.from_, event.to, event.reason).n += 1
+            elif isinstance(event, FailedBack):
+                self._failovers(event.pool, event.from_, event.to, labels.RECOVERED).n += 1
+
+    def _failovers(self, pool: str, from_: str, to: str, reason: str) -> Counter:
+        return self._book.counter(catalogue.FAILOVERS, pool, from_, to, reason)
+
+    def reloaded(self, ok: bool, wall: float) -> None:
+        """The file was read again: accepted at `wall` (seconds since 1970), or refused."""
+        self._reload_ok = ok
+        if ok:
+            self._reloaded_at = wall
+
+    def reconfigure(self, inventory: Inventory, now: float) -> None:
+        """Counts for this file from now on. Series that remain go on; a histogram whose boundaries change begins anew."""
+        plan = inventory.plan
+        for pool in plan.pools:
+            self._bind(pool, inventory)
+        for platform_plan in plan.platforms:
+            for backend in platform_plan.backends:
+                self._backend(backend.name)
+        # SLO targets are boundaries in every series of a metric, so that sums over pools keep theirs.
+        ttft_bounds = _with_targets(catalogue.TTFT_S, (pool.slo_ttft_s for pool in plan.pools))
+        tpot_bounds = _with_targets(catalogue.TPOT_S, inventory.slo_tpot_s.values())
+        for metric, bounds in (
+            (catalogue.TTFT, ttft_bounds),
+            (catalogue.BACKEND_TTFT, ttft_bounds),
+            (catalogue.TPOT, tpot_bounds),
+            (catalogue.ITL, tpot_bounds),
+        ):
+            self._book.rebound(metric, bounds)
+        self._agree_on_rents(inventory, now)
+
+    def _bind(self, pool: PoolPlan, inventory: Inventory) -> None:
+        for lane in inventory.plan.lanes:
+            cell = self._cell(pool.name, lane.name)
+            cell.slo_ttft_s = pool.slo_ttft_s
+            cell.slo_tpot_s = inventory.slo_tpot_s.get(pool.name)
+            for name in pool.platforms:
+                account = cell.account(name)
+                price = inventory.prices.get(name, Price())
+                account.price_in = price.input_per_million / 1e6
+                account.price_out = price.output_per_million / 1e6
+        for from_ in pool.platforms:
+            for to in pool.platforms:
+                for reason in labels.FAILOVER_REASONS if from_ != to else ():
+                    self._failovers(pool.name, from_, to, reason)
+
+    def _agree_on_rents(self, inventory: Inventory, now: float) -> None:
+        present = {platform_plan.name: platform_plan for platform_plan in inventory.plan.platforms}
+        rented = {name: price.per_hour for name, price in inventory.prices.items() if price.per_hour and name in present}
+        for name in self._rents.keys() | rented.keys():
+            caps = {backend.name: backend.max_streams for backend in present[name].backends} if name in present else {}
+            first = next((pool.name for pool in inventory.plan.pools if name in pool.platforms), "")
+            self._rent(name, now).agree(rented.get(name, 0.0), caps, first, now)
+
+    # --- the scrape ---
+
+    def exposition(self, state: State, now: float) -> bytes:
+        """The text that Prometheus reads. `state` is the dispatcher's snapshot at `now`."""
+        for rent in self._rents.values():
+            rent.settle(now)
+        self._dropped.n = self._log.dropped
+        return "".join([*self._book.text(), *gauges(state), *self._own_gauges()]).encode() + generate_latest(self._process)
+
+    def _own_gauges(self) -> Iterator[str]:
+        yield header(catalogue.RELOAD_OK) + sample(catalogue.RELOAD_OK, (), int(self._reload_ok))
+        yield header(catalogue.RELOADED_AT) + sample(catalogue.RELOADED_AT, (), self._reloaded_at)
+        yield header(catalogue.BUILD) + sample(catalogue.BUILD, self._build, 1)
+
+    # --- made where missing: what left the file may still be in flight ---
+
+    def _cell(self, pool: str, lane: str) -> Cell:
+        cell = self._cells.get((pool, lane))
+        if cell is None:
+            cell = self._cells[pool, lane] = Cell(self._book, pool, lane)
+        return cell
+
+    def _backend(self, name: str) -> BackendCell:
+        backend = self._backends.get(name)
+        if backend is None:
+            backend = self._backends[name] = BackendCell(self._book, name)
+        return backend
+
+    def _rent(self, name: str, now: float) -> Rent:
+        def cost(pool: str) -> Counter:
+            return self._book.counter(catalogue.COST, pool, name)
+
+        return self._rents.setdefault(name, Rent(cost, now))
+
+
+def _with_targets(bounds: tuple[float, ...], targets: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(sorted({*bounds, *(target for target in targets if target is not None)}))

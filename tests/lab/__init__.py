@@ -1,0 +1,1 @@
+"""Does the lab measure and pretend truthfully?"""

@@ -1,0 +1,253 @@
+"""Is every line written that can be, none that must not be, and does nobody ever wait for it?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from policies.model import Outcome
+from proxy.telemetry.access_log import STRANGERS_BURST, STRANGERS_PER_S, AccessLog, line
+from proxy.telemetry.events import ProcessLog
+from proxy.telemetry.log_writer import LogWriter, Sink, open_sink
+from proxy.telemetry.record import Record
+
+
+def record(number: int = 0, **fields: Any) -> Record:
+    return Record(received_at=10.0, time_unix=1_700_000_000.25, id=f"id-{number}", tenant=fields.pop("tenant", "acme"), **fields)
+
+
+@contextmanager
+def writing(writer: LogWriter) -> Iterator[LogWriter]:
+    writer.start()
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in path.read_bytes().splitlines()]
+
+
+def test_a_line_says_all_that_is_known() -> None:
+    ended = record(
+        method="POST",
+        path="/v1/chat/completions",
+        lane="fast",
+        pool="chat",
+        model="qwen",
+        platform="own",
+        backend="own-1",
+        streamed=True,
+        attempts=2,
+        outcome=Outcome.OK,
+        status=200,
+        queue_s=0.25,
+        connect_s=0.001,
+        first_token_at=10.5,
+        last_token_at=11.0,
+        tokens_in=10,
+        tokens_out=20,
+        tokens_source="usage",
+        bytes_in=150,
+        bytes_out=4000,
+        trace_id="4bf92f",
+    )
+    ended.ended_at = 11.25
+    said = json.loads(line(ended))
+    assert said.pop("time") == "2023-11-14T22:13:20.250000Z"
+    assert {key: said[key] for key in ("id", "tenant", "lane", "pool", "model", "backend", "attempts", "outcome", "status")} == {
+        "id": "id-0",
+        "tenant": "acme",
+        "lane": "fast",
+        "pool": "chat",
+        "model": "qwen",
+        "backend": "own-1",
+        "attempts": 2,
+        "outcome": "ok",
+        "status": 200,
+    }
+    assert (said["queue_ms"], said["connect_ms"], said["first_token_ms"], said["total_ms"]) == (250.0, 1.0, 500.0, 1250.0)
+    assert (said["tokens_in"], said["tokens_out"], said["tokens_source"]) == (10, 20, "usage")
+    assert (said["bytes_in"], said["bytes_out"], said["trace_id"]) == (150, 4000, "4bf92f")
+
+
+@pytest.mark.parametrize("nasty", ["a\r\nb", "\x1b[31m", "\u2028", "\x7f", "\x85", "\u202e", "\ud800", '"}\n{"id":"forged"', "ｌarge"])
+def test_whatever_a_caller_wrote_stays_one_printable_line(nasty: str) -> None:
+    text = line(record(model=nasty, path=nasty, tenant=nasty))
+    assert text.endswith(b"\n") and text.count(b"\n") == 1
+    assert all(0x20 <= byte < 0x7F for byte in text[:-1])
+    assert json.loads(text)["model"] == nasty
+
+
+def test_long_values_are_cut() -> None:
+    assert len(line(record(model="m" * 1_000_000, path="é" * 1_000_000, trace_id="t" * 10_000))) < 4_000
+
+
+def test_lines_reach_the_file_in_order(tmp_path: Path) -> None:
+    with writing(LogWriter(open_sink(str(tmp_path / "log")), line)) as writer:
+        for number in range(1000):
+            writer.put(record(number))
+    assert [said["id"] for said in read(tmp_path / "log")] == [f"id-{number}" for number in range(1000)]
+    assert writer.dropped == 0
+
+
+def test_the_file_is_appended_to(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text('{"id":"before"}\n')
+    with writing(LogWriter(open_sink(str(tmp_path / "log")), line)) as writer:
+        writer.put(record())
+    assert [said["id"] for said in read(tmp_path / "log")] == ["before", "id-0"]
+
+
+def test_rotation_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with writing(LogWriter(open_sink(str(path)), line)) as writer:
+        for number in range(100):
+            writer.put(record(number))
+        path.rename(tmp_path / "log.1")
+        writer.switch(open_sink(str(path)))
+        for number in range(100, 200):
+            writer.put(record(number))
+    assert [said["id"] for said in read(tmp_path / "log.1")] == [f"id-{number}" for number in range(100)]
+    assert [said["id"] for said in read(path)] == [f"id-{number}" for number in range(100, 200)]
+
+
+def test_off_writes_nothing_and_drops_nothing(tmp_path: Path) -> None:
+    with writing(LogWriter(open_sink("off"), line)) as writer:
+        writer.put(record(1))
+        writer.switch(open_sink(str(tmp_path / "log")))
+        writer.put(record(2))
+        writer.switch(None)
+        writer.put(record(3))
+    assert [said["id"] for said in read(tmp_path / "log")] == ["id-2"]
+    assert writer.dropped == 0
+
+
+def test_a_file_that_cannot_be_opened_is_said_before_anything_changes(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        open_sink(str(tmp_path / "nowhere" / "log"))
+
+
+def test_a_reader_that_has_stopped_costs_lines_and_nothing_else() -> None:
+    readable, writable = os.pipe()
+    try:
+        writer = LogWriter(Sink(writable), line, lines_max=100)
+        writer.start()
+        for number in range(5_000):  # the pipe holds some 150 of them
+            writer.put(record(number))
+        dropped = writer.dropped
+        assert dropped > 4_000
+        written = os.read(readable, 1 << 20)  # the reader is back: what was kept comes, whole
+        while written.count(b"\n") < 5_000 - dropped:
+            written += os.read(readable, 1 << 20)
+        writer.close()
+        ids = [json.loads(text)["id"] for text in written.splitlines()]
+        assert ids == [f"id-{number}" for number in range(5_000 - dropped)]
+    finally:
+        os.close(readable)
+        os.close(writable)
+
+
+def test_closing_does_not_wait_for_a_reader_that_has_stopped() -> None:
+    readable, writable = os.pipe()
+    writer = LogWriter(Sink(writable), line)
+    writer.start()
+    for number in range(5_000):
+        writer.put(record(number))
+    writer.close(timeout_s=0.2)
+    os.close(readable)  # frees the thread
+    writer.close()
+    os.close(writable)
+    assert writer.dropped > 0
+
+
+def test_a_reader_that_is_gone_is_counted() -> None:
+    readable, writable = os.pipe()
+    os.close(readable)
+    with writing(LogWriter(Sink(writable), line)) as writer:
+        for number in range(10):
+            writer.put(record(number))
+    assert writer.dropped == 10
+    os.close(writable)
+
+
+def test_a_pipe_that_does_not_block_is_waited_for() -> None:
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    writer = LogWriter(Sink(writable), line)
+    writer.start()
+    for number in range(2_000):
+        writer.put(record(number))
+    written = b""
+    while written.count(b"\n") < 2_000:
+        written += os.read(readable, 1 << 20)
+    writer.close()
+    assert writer.dropped == 0
+    for descriptor in (readable, writable):
+        os.close(descriptor)
+
+
+def test_a_flood_of_strangers_is_thinned_and_counted_and_callers_are_not() -> None:
+    writer = LogWriter(open_sink("/dev/null"), line, lines_max=100_000)
+    log = AccessLog(writer)
+    for number in range(10_000):
+        stranger = record(number, tenant="", outcome=Outcome.MALFORMED)
+        stranger.ended_at = 100.0
+        log.put(stranger)
+    assert writer.dropped == 10_000 - STRANGERS_BURST
+    for number in range(10_000):
+        caller = record(number)
+        caller.ended_at = 100.0
+        log.put(caller)
+    assert writer.dropped == 10_000 - STRANGERS_BURST
+    later = record(tenant="", outcome=Outcome.MALFORMED)
+    later.ended_at = 100.0 + 1.5 / STRANGERS_PER_S
+    log.put(later)
+    assert writer.dropped == 10_000 - STRANGERS_BURST
+
+
+class FailedOver(NamedTuple):
+    """As the dispatcher's events look."""
+
+    pool: str
+    from_: str
+    to: str
+
+
+def test_the_process_log_goes_its_own_way(tmp_path: Path) -> None:
+    notices = open_sink(str(tmp_path / "notices"))
+    with writing(LogWriter(open_sink(str(tmp_path / "log")), line, notices=notices)) as writer:
+        log = ProcessLog(writer, lambda: 0.0)
+        log.info("listening", port=8080)
+        writer.put(record())
+        log.events([FailedOver("chat", "own", "rented")])
+        log.error("reload failed", problems=[ValueError("x:1:2")])
+    first, second, third = read(tmp_path / "notices")
+    assert first == {"time": "1970-01-01T00:00:00Z", "level": "info", "event": "listening", "port": 8080}
+    assert {**second, "time": ""} == {
+        "time": "",
+        "level": "warning",
+        "event": "failed_over",
+        "pool": "chat",
+        "from": "own",
+        "to": "rented",
+    }
+    assert third["problems"] == ["x:1:2"]
+    assert len(read(tmp_path / "log")) == 1
+
+
+def test_notices_have_room_when_the_access_log_has_none(tmp_path: Path) -> None:
+    writer = LogWriter(open_sink("/dev/null"), line, lines_max=10, notices=open_sink(str(tmp_path / "notices")))
+    for number in range(20):
+        writer.put(record(number))
+    ProcessLog(writer, lambda: 0.0).warning("flooded")
+    with writing(writer):
+        pass
+    assert writer.dropped == 10
+    assert [said["event"] for said in read(tmp_path / "notices")] == ["flooded"]
