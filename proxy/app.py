@@ -61,6 +61,13 @@ def run(path: str) -> int:
 
 async def _serve(path: str, loaded: Loaded) -> int:
     async with Fairlane(path, loaded) as fairlane:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, fairlane.drain)
+        loop.add_signal_handler(signal.SIGHUP, fairlane.reload_soon)
+        gc.collect()
+        gc.freeze()  # what was built at start stays: the collector need not look at it again
+        gc.set_threshold(20_000, 20, 50)  # a request makes few cycles; a pass in the middle of a thousand streams costs each of them
         await fairlane.ended.wait()
     return 0
 
@@ -127,12 +134,6 @@ class Fairlane:
             raise
         self.port: int = self._listener.sockets[0].getsockname()[1]
         self._prober.watch(wiring.probes(self.settings))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self.drain)
-        self._loop.add_signal_handler(signal.SIGHUP, lambda: self._loop.create_task(self.reload()))
-        gc.collect()
-        gc.freeze()  # what was built at start stays: the collector need not look at it again
-        gc.set_threshold(20_000, 20, 50)  # a request makes few cycles; a pass in the middle of a thousand streams costs each of them
         self._log.info(
             "serving", listen=f"{server.listen.host}:{self.port}", admin=f"{server.admin.host}:{self.admin_port}", version=_version()
         )
@@ -182,6 +183,10 @@ class Fairlane:
         self.ended.set()
 
     # --- a new file -----------------------------------------------------------------------------------------------
+
+    def reload_soon(self) -> None:
+        """SIGHUP."""
+        self._reload_task = self._loop.create_task(self.reload())
 
     async def reload(self) -> ReloadResult:
         """Read the file again. All or nothing: what is wrong with it is logged with its place, and nothing has changed."""

@@ -50,7 +50,6 @@ _DECIDING = frozenset(
 )
 _LIMITS = frozenset(["max_tokens", "max_completion_tokens", "max_output_tokens"])
 _TOKENS_MAX = 2**31
-_NUMBER_BYTES = 32  # a longer number of tokens is none
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _TASK = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
@@ -181,7 +180,7 @@ class Reception:
         if status is not None:
             return Refused(Outcome.TOO_LARGE if status == 413 else Outcome.UNSUPPORTED, api, request_id, status=status)
         task = fields.get(b"x-fairlane-task")
-        trace = _TRACE.fullmatch(fields.get(b"traceparent", b""))
+        trace = _TRACE.fullmatch(fields[b"traceparent"]) if b"traceparent" in fields else None
         return Admitted(
             endpoint=endpoint,
             api=api,
@@ -257,7 +256,7 @@ class Reception:
             self._tokens.estimate(model, prompt.ascii_bytes, prompt.other_chars),
             max_tokens,
             prompt.turns,
-            _has_tools(fields),
+            _holds(fields, "tools") or _holds(fields, "functions"),
             _wants_json(fields),
             prompt.images,
             admitted.task,
@@ -279,6 +278,8 @@ class Reception:
             return None
         if fields.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             return 415
+        if content_type == b"application/json" and endpoint.kind is not Kind.UPLOAD:
+            return None
         kind, _, parameters = content_type.lower().partition(b";")
         if endpoint.kind is Kind.UPLOAD:
             return None if kind.strip() == b"multipart/form-data" else 415
@@ -318,18 +319,17 @@ def _doubtful(members: json_spans.Members, fields: dict[str, msgspec.Raw]) -> st
 
 def _limit(value: msgspec.Raw) -> int | None:
     """A limit of tokens: -1 for none, None for what is not a whole number."""
-    if len(memoryview(value)) > _NUMBER_BYTES:
-        return None
     limit = _ANY(value)
-    if limit is None:
-        return -1
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not abs(limit) <= _TOKENS_MAX or limit != int(limit):
-        return None
-    return int(limit)
+    if type(limit) is float and limit.is_integer():
+        limit = int(limit)
+    if type(limit) is int:
+        return limit if abs(limit) <= _TOKENS_MAX else None
+    return -1 if limit is None else None
 
 
-def _has_tools(fields: dict[str, msgspec.Raw]) -> bool:
-    return any(name in fields and bytes(fields[name]) not in _EMPTY for name in ("tools", "functions"))
+def _holds(fields: dict[str, msgspec.Raw], name: str) -> bool:
+    """Is there something in this list?"""
+    return name in fields and bytes(fields[name]) not in _EMPTY
 
 
 def _wants_json(fields: dict[str, msgspec.Raw]) -> bool:

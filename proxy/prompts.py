@@ -84,7 +84,9 @@ class _Tally:
             self.text(part.text)
         if part.arguments is not None:
             self.text(part.arguments)
-        if part.content is not None:
+        if isinstance(part.content, str):
+            self.text(part.content)
+        elif part.content is not None:
             self.content(part.content)
         if part.output is not None:
             self.content(part.output)
@@ -122,7 +124,7 @@ def read_prompt(fields: Mapping[str, msgspec.Raw], key: str | None, needs_text: 
             if message.role == "user":
                 turns += 1
                 last = message
-            if turns <= 1 and last in (None, message):
+            if last is None or (turns == 1 and last is message):
                 opening += _first_text(message.content)
     text = _all_text(last.content) if needs_text and last is not None else ""
     return Prompt(tally.ascii_bytes, tally.other_chars, turns or 1, tally.images, opening, text)

@@ -124,7 +124,7 @@ class StreamWatcher:
             self._go_blind(rest)
         if self._blind:
             del rest[:-1]
-        self._steady = self._before_bytes > 0 and not rest and not self._after_cr
+        self._steady = self._before_bytes > 0 and not rest
 
     def _split(self, data: bytes) -> None:
         """Take the complete events out of `data`, and keep the rest open. Only new bytes are searched."""

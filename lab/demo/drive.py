@@ -25,11 +25,11 @@ from lab.demo.stage import STREAMS, Stage
 
 LANES = ("fast", "slow")
 SHARES_AT_TWICE = {"fast": 0.5, "slow": 1.5}  # of what the model carries; together twice that
-SHARES_AT_KILL = {"fast": 0.3, "slow": 0.3}
-MEASURE_S = 6.0
+SHARES_AT_KILL = {"fast": 0.4, "slow": 0.4}
+MEASURE_S = 5.0
 KILL_AFTER_S = 4.0
 GENERATING_S = 0.2  # into an answer that takes longer
-AFTER_KILL_S = 10.0
+AFTER_KILL_MIN_S = 8.0
 LOOK_EVERY_S = 0.5
 
 
@@ -107,6 +107,7 @@ class Driver:
                         loads.create_task(self.load(score, lane, rate_rps, seconds, streamed=streamed))
                     if kill:
                         loads.create_task(self.kill_primary(score))
+                await self.look()
             finally:
                 table.cancel()
                 live.update(self._picture(title, score))
@@ -139,7 +140,7 @@ async def drive_lanes(stage: Stage, seconds: float, console: Console) -> dict[st
         before = driver.fairlane.platforms_in_service()
         console.print("\nNow the primary dies under load (whole answers, within what one engine carries).")
         rates = {lane: share * carried for lane, share in SHARES_AT_KILL.items()}
-        killed = await driver.part("The primary dies", rates, KILL_AFTER_S + AFTER_KILL_S, streamed=False, kill=True)
+        killed = await driver.part("The primary dies", rates, KILL_AFTER_S + max(AFTER_KILL_MIN_S, seconds / 4), streamed=False, kill=True)
         await driver.look()
         after = driver.fairlane.platforms_in_service()
         failovers = driver.fairlane.sum("fairlane_failovers_total")

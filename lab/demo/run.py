@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 def run(*, drive: bool, seconds: float, json: bool) -> int:
     """The exit code: 0 done, 1 a problem (said on stderr), 130 interrupted while driving."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 100)
     try:
         return asyncio.run(_until_signal(console, drive=drive, seconds=seconds, json=json))
     except (DemoProblem, NotInstalled) as problem:

@@ -101,22 +101,21 @@ class BackendConnection(asyncio.Protocol):
             self.transport.abort()
             return
         self._untouched = False
+        broken = False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            if not self._ended:
-                self._fail(BackendFault.PROTOCOL)
-                return
-            self._to_close = True  # whole, with something behind it
-        if not self._head_complete:
-            return
+            broken = True
         pieces = self._pieces
-        if pieces:
+        if pieces:  # what came before the break is good
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             answer.data(piece)
         if self._ended:
+            self._to_close = self._to_close or broken  # whole, with something behind it
             self._finish(answer)
+        elif broken:
+            self._fail(BackendFault.PROTOCOL)
 
     def eof_received(self) -> bool:
         return False

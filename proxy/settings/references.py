@@ -43,6 +43,7 @@ def contradictions(content: Any) -> Iterator[Finding]:
         steps = ("routes", index)
         yield from _strangers(route, steps, "pool", "pool", pools)
         yield from _strangers(route, steps, "split", "pool", pools)
+        yield from _unserved_by_route(_mapping_or_empty(route), steps, pools, platforms)
         when = _mapping_or_empty(route).get("when")
         yield from _strangers(when, (*steps, "when"), "lane", "lane", lanes)
         yield from _strangers(when, (*steps, "when"), "key", "key", keys)
@@ -77,12 +78,29 @@ def _unserved(pool: Mapping[str, Any], name: str, platforms: Mapping[str, Any]) 
     model = pool.get("model")
     if not isinstance(model, str):
         return
-    for role in ("primary", "standby"):
-        for platform in _listed(pool.get(role)):
-            served = _mapping_or_empty(platforms.get(platform)).get("models")
-            if isinstance(served, Mapping) and model not in served:
-                where = f"platforms.{platform}.models"
-                yield ("pools", name, "model"), f'is not served by platform "{platform}"{did_you_mean(model, served)}; add it to {where}'
+    for platform in _platforms_of(pool):
+        served = _mapping_or_empty(platforms.get(platform)).get("models")
+        if isinstance(served, Mapping) and model not in served:
+            message = f"is not among platforms.{platform}.models, so that platform would never serve this pool"
+            yield ("pools", name, "model"), message + did_you_mean(model, served)
+
+
+def _unserved_by_route(route: Mapping[str, Any], steps: Steps, pools: Mapping[str, Any], platforms: Mapping[str, Any]) -> Iterator[Finding]:
+    """A model that a rule asks for, and that no platform of its pool serves where the pool names none itself."""
+    target = route.get("pool")
+    pool = _mapping_or_empty(pools.get(target)) if isinstance(target, str) else {}
+    served = [_mapping_or_empty(platforms.get(platform)).get("models") for platform in _platforms_of(pool)]
+    if "model" in pool or not served or not all(isinstance(models, Mapping) for models in served):
+        return
+    known = list(dict.fromkeys(name for models in served for name in models or ()))
+    wanted = _mapping_or_empty(route.get("when")).get("model")
+    for index, name in enumerate(_listed(wanted)):
+        if isinstance(name, str) and not is_glob(name) and name not in known:
+            yield (*steps, "when", "model", index), f"is served by no platform of this pool{did_you_mean(name, known)}"
+
+
+def _platforms_of(pool: Mapping[str, Any]) -> list[str]:
+    return [name for role in ("primary", "standby") for name in _listed(pool.get(role)) if isinstance(name, str)]
 
 
 def warnings(settings: Settings) -> Iterator[Finding]:

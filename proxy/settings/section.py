@@ -15,6 +15,7 @@ Steps = tuple[str | int, ...]
 SHOWN = "x-default"  # in the schema of a field: its default as one would write or say it
 KEY = "[key]"  # a last step that means the name itself, and not what it names
 UNITS = ("_s", "_bytes")
+SUGGESTIONS_MAX = 100  # in one section; a file with more unknown keys is not a misspelt one
 REFUSED, UNKNOWN = "refused", "unknown"  # types of what a section raises: a value, a key
 
 _MESSAGES = {
@@ -79,14 +80,15 @@ class Section(BaseModel):
     def _explained(cls, details: list[ErrorDetails]) -> Iterator[InitErrorDetails]:
         known = cls.file_keys()
         unknown = [str(error["loc"][-1]) for error in details if error["type"] == "extra_forbidden"]
-        meant = {nearest(key, known) for key in unknown}
+        meant = {nearest(key, known) for key in unknown[:SUGGESTIONS_MAX]}
         for error in details:
             kind, steps, message = error["type"], error["loc"], error["msg"]
             if kind == "missing" and (steps[-1] in meant or not cls.later.isdisjoint(unknown)):
                 continue  # it is there, misspelt, or replaced by what is not there yet
             if kind == "extra_forbidden":
                 key = str(steps[-1])
-                kind, message = UNKNOWN, "is not available yet" if key in cls.later else f"is no key here{did_you_mean(key, known)}"
+                hint = did_you_mean(key, known) if key in unknown[:SUGGESTIONS_MAX] else ""
+                kind, message = UNKNOWN, "is not available yet" if key in cls.later else f"is no key here{hint}"
             elif kind not in (UNKNOWN, REFUSED):
                 kind, message = REFUSED, _message(error)
             yield InitErrorDetails(type=PydanticCustomError(kind, _literal(message)), loc=steps, input=None)

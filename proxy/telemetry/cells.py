@@ -76,7 +76,7 @@ class Cell:
             account = self._accounts[platform] = Account(self._book, self.pool, self.lane, platform)
         return account
 
-    def judge(self, record: Record) -> bool:
+    def judge(self, record: Record, tpot_s: float | None) -> bool:
         """Counts a request of the pool against its SLO. True: it met every target.
 
         The SLO speaks of streamed answers. A request that its caller left or spoiled is no miss, unless its first token was late by then.
@@ -90,7 +90,6 @@ class Cell:
                 self.slo_requests.n += 1
             return False
         self.slo_requests.n += 1
-        tpot_s = record.tpot_s
         if late or (self.slo_tpot_s is not None and tpot_s is not None and tpot_s > self.slo_tpot_s):
             return False
         self.slo_met.n += 1

@@ -10,18 +10,21 @@ from typing import Any
 
 import msgspec
 
+from proxy import clock
 from proxy.telemetry.access_log import encode
 from proxy.telemetry.log_writer import LogWriter
 
+GOOD_OR_USUAL = frozenset({"recovered", "failed_back", "ramping", "resting"})
 _WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class ProcessLog:
     """The operator's log. Values must never be secrets; every line has time, level and event."""
 
-    def __init__(self, writer: LogWriter, wall: Callable[[], float]) -> None:
+    def __init__(self, writer: LogWriter, wall: Callable[[], float] = clock.wall, now: Callable[[], float] = clock.now) -> None:
         self._writer = writer
         self._wall = wall
+        self._now = now
 
     def info(self, event: str, **fields: Any) -> None:
         """Something went as intended."""
@@ -36,13 +39,22 @@ class ProcessLog:
         self._say("error", event, fields)
 
     def events(self, events: Iterable[Any]) -> None:
-        """What the dispatcher says has changed, frozen dataclasses or named tuples: `FailedOver(pool=...)` is logged as `failed_over`."""
+        """What the dispatcher says has changed, as frozen dataclasses: `Ejected(until_at=...)` is logged as `ejected`, `until` a date."""
         for event in events:
             name = _WORD_BEGINS.sub("_", type(event).__name__).lower()
-            fields = dataclasses.asdict(event) if dataclasses.is_dataclass(event) and not isinstance(event, type) else event._asdict()
-            self._say("info" if name in ("recovered", "failed_back", "ramping", "resting") else "warning", name, fields)
+            fields = dict(self._dated(key, value) for key, value in dataclasses.asdict(event).items())
+            self._say("info" if name in GOOD_OR_USUAL else "warning", name, fields)
+
+    def _dated(self, key: str, value: Any) -> tuple[str, Any]:
+        """Instants of the monotonic clock mean nothing to a reader."""
+        if not key.endswith("_at"):
+            return key, value
+        return key.removesuffix("_at"), None if value is None else _date(self._wall() + value - self._now())
 
     def _say(self, level: str, event: str, fields: dict[str, Any]) -> None:
         said = {key.rstrip("_"): value for key, value in fields.items()}
-        time = datetime.fromtimestamp(self._wall(), UTC)
-        self._writer.say(encode(msgspec.to_builtins({"time": time, "level": level, "event": event, **said}, enc_hook=str)))
+        self._writer.say(encode(msgspec.to_builtins({"time": _date(self._wall()), "level": level, "event": event, **said}, enc_hook=str)))
+
+
+def _date(wall: float) -> datetime:
+    return datetime.fromtimestamp(wall, UTC)

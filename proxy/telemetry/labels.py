@@ -37,7 +37,7 @@ IN_POOL: Mapping[Outcome, tuple[int, ...]] = {
     Outcome.QUEUE_TIMEOUT: (429,),
     Outcome.DISPLACED: (429,),
     Outcome.NO_BACKEND: (503,),
-    Outcome.DRAINING: (503,),
+    Outcome.DRAINING: (503, 200),
     Outcome.UPSTREAM_CONNECT: (502,),
     Outcome.UPSTREAM_RESET: (502,),
     Outcome.UPSTREAM_PROTOCOL: (502,),
@@ -86,7 +86,8 @@ OVERHEAD_PHASES = ("intake", "dispatch", "relay")
 
 # Why another platform serves a pool: what became of the one before, or that it is back.
 RECOVERED = "recovered"
-FAILOVER_REASONS = ("ejected", "drained", "refuses_us", "reconfigured", RECOVERED)
+OTHER = "other"
+FAILOVER_REASONS = ("ejected", "drained", "refused", "reconfigured", RECOVERED, OTHER)
 
 
 def code(status: int) -> str:

@@ -119,6 +119,7 @@ class LogWriter:
             while self._items:
                 self._write(self._batch())
             if closing:
+                self._turn_to(None)
                 return
 
     def _batch(self) -> list[Item]:
@@ -128,17 +129,16 @@ class LogWriter:
         for kind, group in groupby(items, type):
             if kind is _Switch:
                 for item in group:
-                    self._turn_to(item)
+                    self._turn_to(item.sink if isinstance(item, _Switch) else None)
             elif kind is bytes:
                 self._write_all(self._notices, [item for item in group if isinstance(item, bytes)])
             elif self._sink is not None:
                 self._write_all(self._sink, [self._line(item) for item in group if isinstance(item, Record)])
 
-    def _turn_to(self, item: Item) -> None:
-        assert isinstance(item, _Switch)
+    def _turn_to(self, sink: Sink | None) -> None:
         if self._sink is not None and self._sink.owned:
             os.close(self._sink.descriptor)
-        self._sink = item.sink
+        self._sink = sink
 
     def _write_all(self, sink: Sink, lines: list[bytes]) -> None:
         rest = memoryview(b"".join(lines))

@@ -74,15 +74,15 @@ class Telemetry:
 
     def _finish_in_pool(self, cell: Cell, record: Record) -> None:
         cell.prompt.observe(record.tokens_in)
-        met = cell.judge(record)
+        tpot_s = record.tpot_s
+        met = cell.judge(record, tpot_s)
+        if tpot_s is not None:
+            cell.tpot.observe(tpot_s)
         if record.tokens_source:
             account = cell.account(record.platform)
             account.charge(record)
             if met:
                 account.slo_tokens.n += record.tokens_out
-            tpot_s = record.tpot_s
-            if tpot_s is not None:
-                cell.tpot.observe(tpot_s)
         if record.attempts > 1:
             ok = record.outcome is Outcome.OK
             cell.retries[labels.RETRY_OK].n += ok
@@ -133,7 +133,8 @@ class Telemetry:
         """What the dispatcher says has changed."""
         for event in events:
             if isinstance(event, FailedOver):
-                self._failovers(event.pool, event.from_, event.to, event.reason).n += 1
+                reason = event.reason if event.reason in labels.FAILOVER_REASONS else labels.OTHER
+                self._failovers(event.pool, event.from_, event.to, reason).n += 1
             elif isinstance(event, FailedBack):
                 self._failovers(event.pool, event.from_, event.to, labels.RECOVERED).n += 1
 

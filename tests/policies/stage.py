@@ -82,7 +82,8 @@ class Play:
         ]
 
     def waiting(self) -> list[str]:
-        return [name for name, ticket in self.cast.items() if ticket.answer is None and ticket.seat is not None and ticket.seat.line is not None]
+        seated = ((name, ticket.seat) for name, ticket in self.cast.items() if ticket.seat is not None)
+        return [name for name, seat in seated if seat.line is not None]
 
     # -- what is said
 

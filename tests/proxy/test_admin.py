@@ -169,7 +169,15 @@ async def test_without_a_token_no_web_page_pulls_a_lever(house: House) -> None:
 
 @pytest.mark.parametrize(
     ("address", "allowed"),
-    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("::ffff:127.0.0.1", True), ("10.0.0.8", False), ("::ffff:10.0.0.8", False), ("", False)],
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.8", False),
+        ("::ffff:10.0.0.8", False),
+        ("", False),
+    ],
 )
 def test_without_a_token_only_this_machine_pulls_levers(address: str, allowed: bool) -> None:
     request = make_mocked_request("POST", "/-/reload").clone(remote=address)
@@ -202,5 +210,3 @@ async def test_stopping_does_not_wait_for_those_who_stay_connected() -> None:
     writer.close()
     with pytest.raises(OSError):
         await asyncio.open_connection("127.0.0.1", port)
-
-

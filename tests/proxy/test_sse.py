@@ -28,7 +28,7 @@ def said(text: str) -> bytes:
     return chunk({"content": text})
 
 
-def named(document: dict[str, Any]) -> bytes:
+def named(document: Any) -> bytes:
     return event(document, document["type"])
 
 
@@ -42,7 +42,10 @@ MESSAGES = b"".join(
     map(
         named,
         [
-            {"type": "message_start", "message": {"role": "assistant", "usage": {"input_tokens": 9, "cache_read_input_tokens": 4, "output_tokens": 1}}},
+            {
+                "type": "message_start",
+                "message": {"role": "assistant", "usage": {"input_tokens": 9, "cache_read_input_tokens": 4, "output_tokens": 1}},
+            },
             {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
             {"type": "ping"},
             {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hel"}},
@@ -73,6 +76,11 @@ def watch(chunks: Iterable[bytes], api: Api = Api.OPENAI) -> StreamWatcher:
     for data in chunks:
         watcher.feed(data)
     return watcher
+
+
+def broken(inside: bytes) -> bytes:
+    """A token's event with these bytes in its text as they are."""
+    return said("a").replace(b'"a"', b'"a' + inside + b'b"')
 
 
 def verdict(watcher: StreamWatcher) -> tuple[Any, ...]:
@@ -228,6 +236,19 @@ def test_no_text_is_taken_for_structure(text: str) -> None:
     assert not plain.finished and not plain.done and plain.error is None
 
 
+@pytest.mark.parametrize("line_end", [b"\n", b"\r", b"\r\n"])
+def test_a_line_end_inside_a_text_is_a_line_end(line_end: bytes) -> None:
+    assert watch([said("a"), broken(line_end + b"event: error" + line_end + b"data: ")]).error is not None
+    assert watch([said("a"), broken(line_end * 2 + b"data: [DONE]" + line_end * 2)]).done
+
+
+@pytest.mark.parametrize(
+    "chunks", [[said("a"), broken(b'"}}],"usage":{"completion_tokens":3},"x":[{"y":{"z":"')], [said("a"), STOP[:-1], said("a")]]
+)
+def test_the_short_way_is_for_known_events_between_events(chunks: list[bytes]) -> None:
+    assert verdict(watch(chunks)) == verdict(watch(single_bytes(b"".join(chunks))))
+
+
 def test_comments_bom_and_other_spellings() -> None:
     assert watch([b"\xef\xbb\xbf" + said("a")]).first_token
     assert watch([b": ping\n\n: ping\n", said("a").replace(b"data: ", b"data:")]).first_token
@@ -297,6 +318,10 @@ PIECES = st.sampled_from(
         b"event: error\n",
         event({"error": {"code": 500}}),
         said("a")[:30],
+        broken(b"\r\r"),
+        broken(b"\n\n"),
+        broken(b"\r\nevent: error\n"),
+        broken(b'"}}],"usage":{"completion_tokens":3},"x":[{"y":{"z":"'),
         b'"},"finish_reason":null}]}\n\n',
         MESSAGES,
         RESPONSES,
@@ -304,6 +329,14 @@ PIECES = st.sampled_from(
 )
 STREAMS = st.lists(st.one_of(PIECES, st.binary(max_size=12)), max_size=14).map(b"".join)
 APIS = st.sampled_from(list(Api))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(PIECES, max_size=10), APIS)
+def test_events_that_come_one_by_one_mean_what_they_mean_in_a_row(pieces: list[bytes], api: Api) -> None:
+    """Here the short way is taken most."""
+    stream = b"".join(pieces)
+    assert verdict(watch(pieces, api)) == verdict(watch([stream], api)) == verdict(watch(single_bytes(stream), api))
 
 
 @settings(max_examples=300, deadline=None)
@@ -344,7 +377,9 @@ def test_an_event_too_large_is_passed_on_unread(size: int) -> None:
 
 
 def test_a_terminal_event_too_large_to_read_is_known_by_its_name() -> None:
-    last = named({"type": "response.completed", "response": {"output": "x" * EVENT_MAX_BYTES, "usage": {"input_tokens": 1, "output_tokens": 1}}})
+    last = named(
+        {"type": "response.completed", "response": {"output": "x" * EVENT_MAX_BYTES, "usage": {"input_tokens": 1, "output_tokens": 1}}}
+    )
     for chunks in ([last], [last[at : at + 10_000] for at in range(0, len(last), 10_000)]):
         watcher = watch(chunks, Api.RESPONSES)
         assert watcher.whole and watcher.gave_up and watcher.usage is None

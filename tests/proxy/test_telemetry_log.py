@@ -7,10 +7,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from policies.dispatcher.state import Ejected
+from policies.failover import FailedOver
 from policies.model import Outcome
 from proxy.telemetry.access_log import STRANGERS_BURST, STRANGERS_PER_S, AccessLog, line
 from proxy.telemetry.events import ProcessLog
@@ -187,6 +189,7 @@ def test_a_pipe_that_does_not_block_is_waited_for() -> None:
     written = b""
     while written.count(b"\n") < 2_000:
         written += os.read(readable, 1 << 20)
+    assert not writer._wake.is_set()  # nothing left to say: the thread sleeps
     writer.close()
     assert writer.dropped == 0
     for descriptor in (readable, writable):
@@ -212,23 +215,15 @@ def test_a_flood_of_strangers_is_thinned_and_counted_and_callers_are_not() -> No
     assert writer.dropped == 10_000 - STRANGERS_BURST
 
 
-class FailedOver(NamedTuple):
-    """As the dispatcher's events look."""
-
-    pool: str
-    from_: str
-    to: str
-
-
 def test_the_process_log_goes_its_own_way(tmp_path: Path) -> None:
     notices = open_sink(str(tmp_path / "notices"))
     with writing(LogWriter(open_sink(str(tmp_path / "log")), line, notices=notices)) as writer:
-        log = ProcessLog(writer, lambda: 0.0)
+        log = ProcessLog(writer, lambda: 0.0, lambda: 1000.0)
         log.info("listening", port=8080)
         writer.put(record())
-        log.events([FailedOver("chat", "own", "rented")])
+        log.events([FailedOver("chat", "own", "rented", "ejected"), Ejected("own", "own-1", 1015.5, "reset")])
         log.error("reload failed", problems=[ValueError("x:1:2")])
-    first, second, third = read(tmp_path / "notices")
+    first, second, third, fourth = read(tmp_path / "notices")
     assert first == {"time": "1970-01-01T00:00:00Z", "level": "info", "event": "listening", "port": 8080}
     assert {**second, "time": ""} == {
         "time": "",
@@ -237,8 +232,10 @@ def test_the_process_log_goes_its_own_way(tmp_path: Path) -> None:
         "pool": "chat",
         "from": "own",
         "to": "rented",
+        "reason": "ejected",
     }
-    assert third["problems"] == ["x:1:2"]
+    assert (third["event"], third["backend"], third["until"], third["why"]) == ("ejected", "own-1", "1970-01-01T00:00:15.500000Z", "reset")
+    assert (fourth["level"], fourth["problems"]) == ("error", ["x:1:2"])
     assert len(read(tmp_path / "log")) == 1
 
 

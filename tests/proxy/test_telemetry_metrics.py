@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from policies.dispatcher import Dispatcher
 from policies.dispatcher.state import BackendState, LaneState, PlatformState, PoolState, State
 from policies.failover import FailedBack, FailedOver
 from policies.health import HealthState
-from policies.model import BackendPlan, LanePlan, Lease, Outcome, PlatformPlan, Plan, PoolPlan
+from policies.model import BackendPlan, LanePlan, Lease, Outcome, Plan, PlatformPlan, PoolPlan
 from proxy.telemetry import catalogue, labels
 from proxy.telemetry.access_log import line
 from proxy.telemetry.log_writer import LogWriter, open_sink
@@ -126,11 +127,19 @@ class Reader:
         return found
 
     def __call__(self, name: str, /, now: float = 0.0, **having: str) -> float:
-        return self.samples(now)[f"fairlane_{name}", frozenset((key.rstrip("_"), value) for key, value in having.items())]
+        """One sample."""
+        found = self.named(name, now)
+        return found[frozenset((key.rstrip("_"), value) for key, value in having.items())]
 
     def sum(self, name: str, /, **having: str) -> float:
-        wanted = set(having.items())
-        return sum(value for (found, with_), value in self.samples().items() if found == f"fairlane_{name}" and wanted <= with_)
+        """All samples that have these labels."""
+        return sum(value for labelled, value in self.named(name).items() if set(having.items()) <= labelled)
+
+    def named(self, name: str, now: float = 0.0) -> dict[frozenset[tuple[str, str]], float]:
+        """The samples of one name; only their lines are parsed, which saves the tests most of their time."""
+        text = self.telemetry.exposition(state(), now).decode()
+        lines = "".join(f"{each}\n" for each in text.splitlines() if each.startswith((f"fairlane_{name} ", f"fairlane_{name}{{")))
+        return {frozenset(each.labels.items()): each.value for family in text_string_to_metric_families(lines) for each in family.samples}
 
 
 @pytest.fixture
@@ -252,7 +261,7 @@ def test_a_request_that_met_its_slo(read: Reader) -> None:
     assert read("slo_requests_total", pool="chat", lane="fast") == 1
     assert read("slo_met_total", pool="chat", lane="fast") == 1
     assert read("slo_tokens_total", pool="chat", platform="own") == 10
-    tokens = {"pool": "chat", "lane": "fast", "platform": "own", "source": "usage"}
+    tokens: dict[str, Any] = {"pool": "chat", "lane": "fast", "platform": "own", "source": "usage"}
     assert (read("tokens_total", direction="input", **tokens), read("tokens_total", direction="output", **tokens)) == (100, 10)
     assert read.sum("tokens_total", source="estimated") == 0
 
@@ -413,8 +422,10 @@ def test_a_file_that_was_refused_shows(read: Reader) -> None:
 
 
 def test_failovers_by_reason(read: Reader) -> None:
-    read.telemetry.events([FailedOver("chat", "own", "rented", "drained"), FailedBack("chat", "rented", "own")])
+    lost = [FailedOver("chat", "own", "rented", reason) for reason in ("drained", "", "hungry")]
+    read.telemetry.events([*lost, FailedBack("chat", "rented", "own")])
     assert read("failovers_total", pool="chat", from_="own", to="rented", reason="drained") == 1
+    assert read("failovers_total", pool="chat", from_="own", to="rented", reason="other") == 2
     assert read("failovers_total", pool="chat", from_="rented", to="own", reason="recovered") == 1
 
 
@@ -454,11 +465,30 @@ def test_gauges_say_what_the_snapshot_says(read: Reader) -> None:
         assert found[f"fairlane_{name}", frozenset(having.items())] == value, name
 
 
+def test_a_dispatcher_that_has_just_begun_shows_every_gauge() -> None:
+    telemetry = Telemetry(INVENTORY, LogWriter(open_sink("off"), line), now=0.0, wall=0.0, version="0")
+    text = telemetry.exposition(Dispatcher(PLAN, 0.0).snapshot(0.0), 0.0).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    for name, having, _ in gauges_of_the_state():
+        assert having in [sample.labels for sample in families[f"fairlane_{name}"].samples], name
+    assert {sample.value for sample in families["fairlane_backend_streams"].samples} == {0}
+    assert {(*sample.labels.values(), sample.value) for sample in families["fairlane_platform_in_service"].samples} == {
+        ("chat", "own", 1),
+        ("chat", "rented", 0),
+        ("batch", "rented", 1),
+    }
+
+
 def test_the_document_names_states_and_dates() -> None:
     shown = document(state(closed=True), version="0.1.0", uptime_s=12.3456, wall=1_700_000_000.0)
     assert (shown["version"], shown["uptime_s"], shown["draining"], shown["waiting"]) == ("0.1.0", 12.346, True, 6)
     ejected = shown["backends"]["own-2"]
-    assert (ejected["state"], ejected["why"], ejected["until"], ejected["until_s"]) == ("ejected", "reset", "2023-11-14T22:13:32.500Z", 12.5)
+    assert (ejected["state"], ejected["why"], ejected["until"], ejected["until_s"]) == (
+        "ejected",
+        "reset",
+        "2023-11-14T22:13:32.500Z",
+        12.5,
+    )
     assert shown["backends"]["own-1"]["until"] is None
     assert shown["platforms"]["rented"]["refuses_until_s"] == 30.0
     assert shown["pools"]["chat"]["lanes"]["fast"] == {"waiting": 3, "oldest_s": 1.5, "max_wait_s": 4.0}

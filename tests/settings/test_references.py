@@ -60,7 +60,8 @@ def test_the_file_of_these_tests_is_good() -> None:
         (
             "SERVED",
             "qwen-x",
-            '9:51: pools.small.model: is not served by platform "rented"; did you mean "qwen-s"?; add it to platforms.rented.models',
+            "9:51: pools.small.model: is not among platforms.rented.models, so that platform would never serve this pool; "
+            'did you mean "qwen-s"?',
         ),
         ("WHEN", "sloow", '12:20: routes[0].when.lane[0]: names no lane of this file; did you mean "slow"?'),
         ("KEY", "purple", '12:32: routes[0].when.key: names no key of this file; there is "acme"'),
@@ -70,6 +71,15 @@ def test_the_file_of_these_tests_is_good() -> None:
 )
 def test_a_name_that_leads_nowhere(place: str, word: str, line: str) -> None:
     assert lines(written(**{place: word})) == [f"f:{line}"]
+
+
+def test_a_model_that_a_rule_asks_for_must_be_served() -> None:
+    text = (
+        written(PRIMARY="rented", STANDBY="own")
+        .replace(", standby: [own], model: qwen-s", "")
+        .replace("model: qwen-s}, pool", "model: [q*, qwen-t]}, pool")
+    )
+    assert lines(text) == ['f:12:50: routes[0].when.model[1]: is served by no platform of this pool; did you mean "qwen-s"?']
 
 
 def test_names_are_checked_beside_other_problems() -> None:
