@@ -43,6 +43,10 @@ class Selection(Generic[R]):
         self._heap: list[tuple[float, float, int, R]] = []
         self._size = 64  # longest heap before stale entries are cleared out
 
+    def __bool__(self) -> bool:
+        """May something be on offer? False: certainly nothing."""
+        return bool(self._heap)
+
     def offer(self, backend: R, in_flight: int, cap: int, weight: float) -> None:
         """Offers the backend under its present load, whatever it was offered under before."""
         score = (in_flight + 1) / (cap * weight)
@@ -58,6 +62,8 @@ class Selection(Generic[R]):
     def best(self, excluded: Container[str] = ()) -> R | None:
         """The best backend not named in `excluded`, full ones last. None: nothing is on offer."""
         heap = self._heap
+        if heap and not excluded and (first := heap[0])[3].entry is first:
+            return first[3]  # by far the most frequent case
         aside = []
         found = None
         while heap:

@@ -24,7 +24,8 @@ def answer_head(edition: Edition, record: Record, attempt: Attempt, reading: Rea
         parts += [line for name, line in _STREAM_FIELDS if name not in present]  # nginx before us would buffer otherwise
     connect_ms = (record.connect_s or 0.0) * 1000
     parts.append(
-        b"x-request-id: %b\r\n%bx-fairlane-queue-ms: %d\r\nx-fairlane-attempts: %d\r\nserver-timing: queue;dur=%.1f, connect;dur=%.1f, backend;dur=%.1f\r\n"
+        b"x-request-id: %b\r\n%bx-fairlane-queue-ms: %d\r\nx-fairlane-attempts: %d\r\n"
+        b"server-timing: queue;dur=%.1f, connect;dur=%.1f, backend;dur=%.1f\r\n"
         % (
             record.id.encode(),
             edition.pools[record.pool].fields[reading.request.lane],

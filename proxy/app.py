@@ -17,8 +17,6 @@ from typing import Any
 
 import uvloop
 
-from policies.dispatcher import Dispatcher, State
-from policies.tokens import TokenEstimate
 from proxy import clock, wiring
 from proxy.admin import AdminPort, ReloadResult
 from proxy.clock import Deadlines
@@ -35,6 +33,7 @@ from proxy.telemetry.access_log import line as access_line
 from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.log_writer import LogWriter, open_sink
 from proxy.telemetry.telemetry import Telemetry
+from proxy.telemetry.view import State
 
 BACKLOG = 4096
 
@@ -84,12 +83,12 @@ class Fairlane:
         self._environ = environ
         self._loop = loop = asyncio.get_running_loop()
         self._started_at = clock.now()
-        self._tokens = TokenEstimate()
+        self._tokens = wiring.token_estimate()
         self._writer = LogWriter(open_sink(settings.server.access_log), access_line)
         self._log = ProcessLog(self._writer, clock.wall)
         self._deadlines = Deadlines(loop)
         self.telemetry = Telemetry(wiring.inventory(settings), self._writer, now=clock.now(), wall=clock.wall(), version=_version())
-        dispatcher = Dispatcher(wiring.plan(settings), clock.now(), seed=int.from_bytes(os.urandom(8), "big"))
+        dispatcher = wiring.dispatcher(settings, clock.now(), seed=int.from_bytes(os.urandom(8), "big"))
         self.lobby = Lobby(dispatcher, loop, self._note)
         edition = wiring.edition(settings, loop, self._tokens)
         self.service = Service(loop, self._deadlines, self.lobby, self.telemetry, self._tokens, self._log, edition, self._ready)
@@ -147,6 +146,8 @@ class Fairlane:
             self._listener.close()
         self.door.abort()
         await self.service.all_told(within_s=1.0)
+        self.service.close()
+        await asyncio.sleep(0)  # the loop says goodbye to each transport in its next round
 
     # --- the end ------------------------------------------------------------------------------------------------
 
@@ -196,6 +197,7 @@ class Fairlane:
                 problems: Sequence[str] = self._unchangeable(loaded.settings)
                 edition = wiring.edition(loaded.settings, self._loop, self._tokens, self.service.edition)
                 tls = _server_tls(loaded.settings)
+                sink = open_sink(loaded.settings.server.access_log) if not problems else None
             except SettingsError as error:
                 problems = [str(problem) for problem in error.problems]
             except (OSError, ssl.SSLError, ValueError) as error:
@@ -205,6 +207,7 @@ class Fairlane:
                 self._log.error("reload_refused", problems=list(problems))
                 return ReloadResult(False, problems)
             self._adopt(loaded.settings, edition, tls)
+            self._writer.switch(sink)
             warnings = [str(warning) for warning in loaded.warnings]
             self._log.info("reloaded", warnings=warnings)
             return ReloadResult(True, (), warnings)
@@ -226,7 +229,6 @@ class Fairlane:
         self._prober.watch(wiring.probes(settings))
         if self._tls is not None and tls is not None and settings.server.tls is not None:
             self._tls.load_cert_chain(settings.server.tls.cert, settings.server.tls.key)  # for those who connect from now on
-        self._writer.switch(open_sink(settings.server.access_log))
         self.telemetry.reloaded(True, clock.wall())
 
     # --- what the admin port shows and pulls -------------------------------------------------------------------------

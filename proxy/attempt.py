@@ -108,6 +108,7 @@ class Attempt:
                 self.connect_s = clock.now() - began_at
             self.connection = connection
             self._settled = self.backend.loop.create_future()
+            self.token_at, self.fault = 0.0, None
             self.sent_at = clock.now()
             connection.send(self, head, body)
             ending = await self._settled

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from policies.model import LanePlan, Plan
 from policies.routing import Router
 from proxy.http1.client import KeptConnections
+from proxy.http1.exchange import Limits
 from proxy.http1.heads import UpstreamHeads
-from proxy.http1.server import Limits
 from proxy.intake import Reception
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

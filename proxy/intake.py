@@ -54,6 +54,7 @@ _TOKENS_MAX = 2**31
 _SANE_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _TASK = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
+_JSON_KINDS = (b"application/json", b"", b"application/x-www-form-urlencoded")  # the last is what `curl -d` says of any body
 _EMPTY = (b"null", b"[]")
 
 
@@ -283,7 +284,7 @@ class Reception:
         kind, _, parameters = content_type.lower().partition(b";")
         if endpoint.kind is Kind.UPLOAD:
             return None if kind.strip() == b"multipart/form-data" else 415
-        if kind.strip() not in (b"application/json", b""):
+        if kind.strip() not in _JSON_KINDS:
             return 415
         return 415 if b"charset" in parameters and b"utf-8" not in parameters else None
 

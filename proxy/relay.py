@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from policies.model import Outcome
 from proxy import clock
+from proxy.http1.exchange import Exchange
 from proxy.http1.faults import BackendFault
-from proxy.http1.server import Exchange
 from proxy.sse import StreamWatcher, UnaryWatcher, Usage
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Relay:
         "_chunked",
         "_connection",
         "_exchange",
+        "_flowed_at",
         "_idle_s",
         "_itl",
         "_stopped",
@@ -66,6 +67,7 @@ class Relay:
         self._itl = itl
         self._usage = usage  # watches an answer that is not streamed
         self._stopped = False
+        self._flowed_at = 0.0
         self.bytes_out = 0
         self.error_relayed = False
         self.last_at = attempt.token_at
@@ -171,7 +173,7 @@ class Relay:
         if at >= self._total_at:
             self._finish(Outcome.TOTAL_TIMEOUT)
             return
-        self.deadline_at = min((at if self._stopped else self.last_at) + self._idle_s, self._total_at)
+        self.deadline_at = min((at if self._stopped else max(self.last_at, self._flowed_at)) + self._idle_s, self._total_at)
         if self.deadline_at <= at:
             self._finish(Outcome.IDLE_TIMEOUT)
 
@@ -186,7 +188,7 @@ class Relay:
     def flow(self) -> None:
         """The caller reads again."""
         self._stopped = False
-        self.last_at = clock.now()
+        self._flowed_at = clock.now()
         if self._connection is not None:
             self._connection.resume()
 

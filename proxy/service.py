@@ -19,8 +19,8 @@ from proxy.endpoints import Kind, api_of, model_answer, model_asked, models_answ
 from proxy.errors import id_headers
 from proxy.errors import response as failure_response
 from proxy.http1 import heads
+from proxy.http1.exchange import Exchange
 from proxy.http1.faults import CallerFault
-from proxy.http1.server import Exchange
 from proxy.intake import Admitted, Refused, new_request_id
 from proxy.story import Story
 from proxy.telemetry.events import ProcessLog
@@ -63,8 +63,12 @@ class Service:
         self._log = log
         self._ready = ready
         self._backends = dict(edition.backends)
-        self._intake = telemetry.overhead("intake")
+        self._intake_overhead = telemetry.overhead("intake").observe
+        self.dispatch_overhead = telemetry.overhead("dispatch").observe
+        self.relay_overhead = telemetry.overhead("relay").observe
         self._at_rest = asyncio.Event()
+        for backend in edition.backends.values():
+            deadlines.watch(backend.connections)
 
     def adopt(self, edition: Edition) -> None:
         """From now on requests come in under this edition; those under way keep theirs."""
@@ -72,6 +76,9 @@ class Service:
         for backend in self.edition.backends.values():
             if backend.connections not in kept:
                 backend.connections.close()
+                self.deadlines.forget(backend.connections)
+        for connections in kept:
+            self.deadlines.watch(connections)
         self.edition = edition
         self._backends |= edition.backends
 
@@ -124,7 +131,7 @@ class Service:
         record.bytes_in = request.body_bytes
         record.retry_count = admitted.retry_count
         record.trace_id = admitted.trace_id
-        self._intake.observe(clock.now() - record.received_at)
+        self._intake_overhead(clock.now() - record.received_at)
         story = Story(self, edition, exchange, admitted.identity, reading, record)
         task = exchange.task = self.loop.create_task(story.tell())
         self.stories.add(task)
@@ -184,6 +191,11 @@ class Service:
         except TimeoutError:
             return False
         return True
+
+    def close(self) -> None:
+        """Close the kept connections to backends."""
+        for backend in self._backends.values():
+            backend.connections.close()
 
     def cut_all(self) -> None:
         """End every request under way, whatever it is doing."""

@@ -16,7 +16,7 @@ from proxy.attempt import Attempt
 from proxy.edition import Backend, Edition, Pool
 from proxy.endpoints import Api, Kind
 from proxy.errors import stream_error
-from proxy.http1.server import Exchange
+from proxy.http1.exchange import Exchange
 from proxy.identity import Identity
 from proxy.intake import Reading
 from proxy.relay import Relay
@@ -68,6 +68,7 @@ class Story:
                 ending = await self._hand_over(pool)  # 7
         except asyncio.CancelledError:
             ending = _LEFT
+            self._note_end_of_wait("client_gone")
             record.outcome = Outcome.WRITE_TIMEOUT if self.exchange.stalled else Outcome.CLIENT_GONE
             record.status = record.status if self.exchange.started else 0
             if not self.exchange.stalled and self.exchange.caller_present:  # not the caller but the server ends it
@@ -121,6 +122,7 @@ class Story:
                 failed = await attempt.first_token(*self._request_for(attempt), pool.connect_s)
             finally:
                 service.deadlines.forget(attempt)
+            service.dispatch_overhead(attempt.sent_at - at - attempt.connect_s)
             if attempt.connect_s:
                 record.connect_s = attempt.connect_s
                 service.telemetry.connected(lease.backend, attempt.connect_s)
@@ -141,9 +143,14 @@ class Story:
         record.attempts = ticket.attempts
         record.backend = lease.backend
         record.platform = lease.platform
+        self._note_end_of_wait("dispatched")
         record.phase = "first_token" if self.reading.request.streamed else "unary"
-        self.service.telemetry.waited(record.pool, record.lane, "dispatched", ticket.waited_s - record.queue_s)
-        record.queue_s = ticket.waited_s
+
+    def _note_end_of_wait(self, how: str) -> None:
+        record, ticket = self.record, self.ticket
+        if ticket is not None and (record.phase == "queued" or how == "dispatched"):
+            self.service.telemetry.waited(record.pool, record.lane, how, ticket.waited_s - record.queue_s)
+            record.queue_s = ticket.waited_s
 
     def _attempt(self, pool: Pool, backend: Backend, at: float, total_at: float) -> Attempt:
         reading = self.reading
@@ -174,12 +181,10 @@ class Story:
 
     def _give_up(self, refusal: Refusal, ending: Ending) -> None:
         """Nothing is left to try: the backend's own answer if it has one worth relaying, else ours."""
-        record, attempt, ticket = self.record, self.attempt, self.ticket
-        assert ticket is not None
-        self.service.telemetry.waited(record.pool, record.lane, refusal.outcome.value, ticket.waited_s - record.queue_s)
-        record.queue_s = ticket.waited_s
+        record, attempt = self.record, self.attempt
+        self._note_end_of_wait(refusal.outcome.value)
         record.outcome = refusal.outcome
-        if attempt is not None:
+        if attempt is not None and ending.verdict is not Verdict.NEUTRAL:
             self.service.telemetry.retry_denied(record.pool)
         if attempt is not None and refusal.outcome is Outcome.UPSTREAM_STATUS and attempt.ended:
             self._relay(attempt, clock.NEVER, clock.NEVER)
@@ -225,6 +230,7 @@ class Story:
         relay = self.relay = Relay(self.exchange, attempt, idle_s=idle_s, total_at=total_at, itl=itl, usage=usage)
         record.status = attempt.status
         relay.start(answer_head(self.edition, record, attempt, self.reading))
+        self.service.relay_overhead(clock.now() - attempt.token_at)
         return relay
 
     def _end_badly(self, outcome: Outcome) -> None:

@@ -6,13 +6,14 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 
+from policies.dispatcher import Dispatcher
 from policies.model import BackendPlan, LanePlan, PlacesPlan, Plan, PlatformPlan, PoolPlan, Request
 from policies.routing import Condition, Route, Router, condition
 from policies.tokens import TokenEstimate
 from proxy.edition import Backend, Edition, Pool
 from proxy.http1.client import KeptConnections
+from proxy.http1.exchange import Limits
 from proxy.http1.heads import UpstreamHeads
-from proxy.http1.server import Limits
 from proxy.identity import Identities, Identity
 from proxy.intake import Reception
 from proxy.prober import Probe
@@ -32,6 +33,16 @@ def plan(settings: Settings) -> Plan:
         platforms=tuple(_platform_plan(name, platform) for name, platform in settings.platforms.items()),
         pools=tuple(_pool_plan(name, pool) for name, pool in settings.pools.items()),
     )
+
+
+def dispatcher(settings: Settings, now: float, seed: int) -> Dispatcher:
+    """The decisions of this file."""
+    return Dispatcher(plan(settings), now, seed)
+
+
+def token_estimate() -> TokenEstimate:
+    """What prompts are measured by; it learns over reloads."""
+    return TokenEstimate()
 
 
 def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEstimate, before: Edition | None = None) -> Edition:

@@ -17,7 +17,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("policies", "proxy", "lab")
 LINES_MAX = 400
-LONGER: dict[str, str] = {}  # module: why it may be longer
+LONGER: dict[str, str] = {  # module: why it may be longer
+    "policies.health": "one breaker with every rule of its own, and the guard over a platform's breakers",
+    "proxy.http1.server": "one connection is one state machine: cut in two, each half would need the other's state",
+}
 BANNED_WORDS = {"manager", "helper", "helpers", "util", "utils", "common", "misc"}
 
 
@@ -156,7 +159,8 @@ def test_import_table() -> None:
 
 
 def test_only_wiring_knows_settings_and_policies() -> None:
-    assert {module.name for module in SOURCES if knows_settings_and_policies(module)} <= {"proxy.wiring", "lab.simulator"}
+    knowing = {module.name for module in SOURCES if knows_settings_and_policies(module)}
+    assert knowing <= {"proxy.wiring", "proxy.app", "lab.simulator"}  # app builds both, and lets wiring translate
 
 
 def test_policies_are_pure() -> None:
@@ -184,7 +188,8 @@ def test_names_say_what_a_thing_is() -> None:
 def test_each_policy_has_its_tests() -> None:
     stems = [path.stem for path in (ROOT / "tests" / "policies").glob("test_*.py")]
     names = {module.name.split(".")[1] for module in POLICIES if "." in module.name} - {"model"}
-    assert {name for name in names if not any(stem.startswith(f"test_{name}") for stem in stems)} == set()
+    tested_as = {"dispatcher": "conversations"}  # the composition is tested as a play
+    assert {name for name in names if not any(stem.startswith(f"test_{tested_as.get(name, name)}") for stem in stems)} == set()
 
 
 @pytest.mark.parametrize(

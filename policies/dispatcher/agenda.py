@@ -46,7 +46,8 @@ class Agenda(Generic[D]):
 
     def is_due(self, now: float) -> bool:
         """May something be due? Cheap; now and then it is not."""
-        return bool(self._heap) and self._heap[0][0] <= now
+        heap = self._heap
+        return bool(heap) and heap[0][0] <= now
 
     def take(self, now: float) -> list[D]:
         """Takes all that is due."""

@@ -67,9 +67,13 @@ class Floor:
         tried = ticket.tried
         good_only = bool(tried) and not self.budget.allows()
         for site in room.order:
-            if not site.refuses and site.serves(serves) and (backend := site.best(tried, good_only)):
-                return self.grant(ticket, room, lane, backend, now)
-        return self.refuse(ticket, self.no_backend(room, serves, now))
+            if site.refuses or not site.serves(serves):
+                continue
+            backend = site.best(tried, good_only) or (None if good_only else site.best_starting(tried))
+            if backend is not None:
+                self.grant(ticket, room, lane, backend, now)
+                return
+        self.refuse(ticket, self.no_backend(room, serves, now))
 
     def let_in(self, rooms: Iterable[Room], now: float) -> None:
         """Dispatches those who may go, until nobody may. Earlier rooms first."""
@@ -81,8 +85,8 @@ class Floor:
 
     def _let_in(self, rooms: Iterable[Room], now: float) -> None:
         for room in rooms:
-            while room.waiting and (picked := pick(room.lanes, room.find)) is not None:
-                self._call(*picked, room, now)
+            while room.waiting and room.has_room and (picked := pick(room.lanes, room.find)) is not None:
+                self._call(picked[0], picked[1], room, now)
 
     def _call(self, seat: Seat, backend: Backend, room: Room, now: float) -> None:
         assert seat.line is not None

@@ -73,6 +73,11 @@ class Room:
         """Is there anything to wait for?"""
         return any(site.serves(serves) and site.may_serve(tried) for site in self.sites)
 
+    @property
+    def has_room(self) -> bool:
+        """Is anything free on its platforms, whoever may use it?"""
+        return any(site.has_room for site in self.sites)
+
     def seek(
         self, serves: Serves, tried: frozenset[str], due_at: float, floor: int, *, good_only: bool, beyond: bool = False
     ) -> Backend | None:
@@ -90,8 +95,8 @@ class Room:
         for position, site in enumerate(order):
             if site.refuses or not (serves is None or site.name in serves):
                 continue
-            if site.is_open(tried):
-                if site.free > floor or site.free == site.streams > 0:
+            if site.open and (not tried or site.is_open(tried)):
+                if site.free > floor or site.free == site.streams:
                     backend = site.best(tried, good_only)
                     if backend is not None and backend.free:
                         return backend

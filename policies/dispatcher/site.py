@@ -36,7 +36,7 @@ class Use(enum.Enum):
 class Backend(Ranked):
     """One backend: its plan, its slots, its health, and what follows from them."""
 
-    __slots__ = ("cap", "due_at", "free", "good", "health", "plan", "site", "slots", "use")
+    __slots__ = ("cap", "due_at", "free", "good", "health", "plan", "site", "slots", "use", "weight")
 
     def __init__(self, plan: BackendPlan, number: int, site: Site, health: Health) -> None:
         super().__init__(plan.name, number)
@@ -44,7 +44,8 @@ class Backend(Ranked):
         self.site = site
         self.health = health
         self.slots = Slots(plan.max_streams)
-        self.cap = plan.max_streams  # what may be used of it now; 0 while it takes nothing
+        self.cap = plan.max_streams  # what may be used of it now
+        self.weight = plan.weight  # halved while it is slow
         self.free = 0  # slots, as counted in its site's
         self.good = True  # its latest result; no news is good news
         self.use = Use.OUT
@@ -74,6 +75,7 @@ class Site:
         self.free = 0  # slots of open backends
         self.open = 0  # how many backends are
         self.hope = 0  # how many are not out
+        self.starting = 0  # how many are
         self.permits: dict[str, Backend] = {}  # probing, and free to take a request
         self.rooms: tuple[Room, ...] = ()  # the waiting rooms of the pools it serves, in their order
         self.refuses = False  # our own credential, or a model name of the file
@@ -96,6 +98,11 @@ class Site:
             return False
         return self.hope > 0 and (not tried or self.hope > sum(1 for backend in self._of(tried) if backend.use is not Use.OUT))
 
+    @property
+    def has_room(self) -> bool:
+        """Is anything free here, whoever may use it?"""
+        return self.free > 0 or bool(self.permits) or self.starting > 0
+
     def is_open(self, tried: frozenset[str]) -> bool:
         """Is some backend open that is not among the tried, full or not?"""
         return self.open > 0 and (not tried or self.open > sum(1 for backend in self._of(tried) if backend.use is Use.OPEN))
@@ -103,7 +110,7 @@ class Site:
     def best(self, tried: Container[str], good_only: bool) -> Backend | None:
         """The best open backend, full ones last. `good_only`: none whose latest result is bad."""
         good = self._trusted.best(tried)
-        if good_only:
+        if good_only or not self._doubted:
             return good
         bad = self._doubted.best(tried)
         if good is None or bad is None:
@@ -158,14 +165,13 @@ class Site:
 
     def touch(self, backend: Backend) -> None:
         """Its streams in flight have changed."""
-        in_flight = backend.slots.in_flight
         if backend.use is Use.OPEN:
-            cap = backend.cap
+            in_flight, cap = backend.slots.in_flight, backend.cap
             free = cap - in_flight if in_flight < cap else 0
             self.free += free - backend.free
             backend.free = free
             selection = self._trusted if backend.good else self._doubted
-            selection.offer(backend, in_flight, cap, backend.plan.weight * backend.health.weight_ratio())
+            selection.offer(backend, in_flight, cap, backend.weight)
         elif backend.use is not Use.OUT:
             self.judge(backend)
 
@@ -175,10 +181,12 @@ class Site:
         was, use = backend.use, _use(health)
         self.open += (use is Use.OPEN) - (was is Use.OPEN)
         self.hope += (use is not Use.OUT) - (was is not Use.OUT)
+        self.starting += (use is Use.STARTING) - (was is Use.STARTING)
         self.free -= backend.free
         backend.free = 0
         backend.use = use
         backend.cap = backend.slots.cap = health.cap(backend.plan.max_streams)
+        backend.weight = backend.plan.weight * health.weight_ratio()
         self._opens_at = None
         withdraw(backend)
         self.permits.pop(backend.name, None)
@@ -188,7 +196,7 @@ class Site:
         elif use is Use.PROBING and has_room:
             self.permits[backend.name] = backend
         elif use is Use.STARTING and has_room:
-            self._starting.offer(backend, backend.slots.in_flight, backend.cap, backend.plan.weight)
+            self._starting.offer(backend, backend.slots.in_flight, backend.cap, backend.weight)
         elif use is Use.RESTING:
             heappush(self._rests, (health.blocked_until(), backend.number, backend))
 
@@ -202,6 +210,7 @@ class Site:
         """It is part of this platform no more; what runs on it runs on."""
         self.open -= backend.use is Use.OPEN
         self.hope -= backend.use is not Use.OUT
+        self.starting -= backend.use is Use.STARTING
         self.free -= backend.free
         backend.free = 0
         backend.use = Use.OUT

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from typing import Any, Protocol
 
 import httptools
@@ -15,6 +16,7 @@ import httptools
 from proxy.http1.faults import BackendFault, ConnectFailed
 from proxy.http1.framing import answer_framing
 
+NEVER = float("inf")
 KEEP_S = 4.0  # engines (uvicorn) close idle connections at 5 s
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 256
@@ -200,8 +202,9 @@ class KeptConnections:
         self._port = port
         self._tls = tls
         self._loop = loop
-        self._idle: list[BackendConnection] = []
+        self._idle: deque[BackendConnection] = deque()  # the oldest first
         self._closed = False
+        self.deadline_at = NEVER  # of the oldest idle one
 
     def take(self) -> BackendConnection | None:
         """An idle connection that should still be open, or None."""
@@ -238,6 +241,8 @@ class KeptConnections:
             return
         connection.idle_until = self._loop.time() + KEEP_S
         self._idle.append(connection)
+        if self.deadline_at == NEVER:
+            self.deadline_at = connection.idle_until
 
     def forget(self, connection: BackendConnection) -> None:
         """It has closed."""
@@ -247,11 +252,12 @@ class KeptConnections:
             except ValueError:
                 pass
 
-    def close_old(self) -> None:
-        """Close what has been idle for too long; the oldest stand first."""
-        at = self._loop.time()
-        while self._idle and self._idle[0].idle_until <= at:
-            self._idle.pop(0).transport.close()
+    def overdue(self, at: float) -> None:
+        """Close what has been idle for too long."""
+        idle = self._idle
+        while idle and idle[0].idle_until <= at:
+            idle.popleft().transport.close()
+        self.deadline_at = idle[0].idle_until if idle else NEVER
 
     def close(self) -> None:
         """Close the idle ones; those at work close when their answer ends."""

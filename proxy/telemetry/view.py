@@ -17,6 +17,8 @@ from proxy.telemetry import catalogue
 from proxy.telemetry.catalogue import Metric
 from proxy.telemetry.exposition import header, sample
 
+__all__ = ["Check", "State", "checks", "document", "gauges"]
+
 Values = Iterable[tuple[Sequence[str], float]]
 
 

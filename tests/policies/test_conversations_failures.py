@@ -374,6 +374,23 @@ def test_who_waits_for_the_last_backend_that_is_left_to_it_is_told_when_it_goes(
     assert play.drain(where) == ["ann: upstream_connect"]
 
 
+def test_nobody_proves_the_backend_that_has_just_failed_him() -> None:
+    play = with_standby(own=9, rented=1, places=9)
+    play.arrive("x0", "x1", "x2", "x3")
+    play.arrive("sam", lane="slow")
+    play.end("x0", "x1", "x2", "x3", how=RESET)
+    assert play.fail("sam") == ["sam -> r"]
+    play.arrive("ann", lane="slow")
+    assert play.waiting() == ["ann"]
+    assert play.end("sam", how=RESET) == ["ann -> r"]
+    settled = play.dispatcher.again(play.ticket("sam"), RESET, False, play.now)
+    assert [each.request.id for each in settled] == ["sam"], "its attempts are used up"
+    assert play.at(19.0) == []
+    assert play.dispatcher.snapshot(19.0).backends["a"].state is HealthState.PROBING
+    assert play.fail("ann", how=REFUSED, sent=False) == ["ann -> a (probe)"], "it has not been there yet"
+    assert play.arrive("bob") == ["bob -> r"]
+
+
 # -- overflow
 
 

@@ -17,7 +17,8 @@ def file(url: str, cap: str, pool: str = "", lanes: str = "") -> str:
     return (
         TWO_LANES
         + lanes
-        + f'platforms: {{p: {{probe: none, backends: {{b: {{url: "{url}", max_streams: {cap}}}}}}}}}\npools: {{main: {{primary: p{pool}}}}}\n'
+        + f'platforms: {{p: {{probe: none, backends: {{b: {{url: "{url}", max_streams: {cap}}}}}}}}}\n'
+        + f"pools: {{main: {{primary: p{pool}}}}}\n"
     )
 
 
@@ -84,7 +85,10 @@ async def test_fast_goes_first_slow_gets_its_tenth_and_order_holds_inside_a_lane
 
 async def test_a_full_queue_pushes_out_the_newest_slow_for_a_fast() -> None:
     gate = asyncio.Event()
-    async with ScriptedBackend(scripts.wait(gate), scripts.ok()) as backend, serving(file(backend.url, "1", ", queue: {places: 2}")) as proxy:
+    async with (
+        ScriptedBackend(scripts.wait(gate), scripts.ok()) as backend,
+        serving(file(backend.url, "1", ", queue: {places: 2}")) as proxy,
+    ):
         asked = [asyncio.ensure_future(proxy.ask())]
         await backend.seen(1)
         slow = [asyncio.ensure_future(proxy.ask(key="sk-B")) for _ in range(2)]
@@ -115,7 +119,7 @@ async def test_who_waits_too_long_is_told_so_and_the_lane_can_only_be_lowered() 
 
 
 async def test_two_lanes_at_twice_the_capacity() -> None:
-    """The mission in one test, at a fifth of its full length: fast is all answered and early, slow gets the rest, the engine never queues."""
+    """The mission in one test, five times as fast: fast is all answered and early, slow gets the rest, the engine never queues."""
     slots, tokens, tpot_s, offered = 16, 10, 0.02, {"sk-A": 25.0, "sk-B": 125.0}
     lanes = "lanes: {fast: {max_wait: 900ms}, slow: {max_wait: 900ms, share: 10%}}\n"
     async with Engine(slots=slots, ttft_s=0.01, tpot_s=tpot_s, load_factor=1.0).serving() as engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import anthropic
 import openai
@@ -13,7 +14,7 @@ from lab.engine.faults import Fault
 from tests.proxy.serving import TWO_LANES, serving
 from tests.wire import ScriptedBackend, scripts
 
-ASK = [{"role": "user", "content": "hi"}]
+ASK: Any = [{"role": "user", "content": "hi"}]
 
 
 def file(url: str, cap: int = 4, places: int = 4) -> str:
@@ -27,11 +28,11 @@ def file(url: str, cap: int = 4, places: int = 4) -> str:
 async def test_openai_streams_answers_embeds_and_lists() -> None:
     async with Engine(ttft_s=0.01, tpot_s=0.001).serving() as engine, serving(file(engine.url)) as proxy:
         async with openai.AsyncOpenAI(base_url=proxy.url + "/v1", api_key="sk-A", max_retries=0) as client:
-            whole = await client.chat.completions.create(model="m", messages=ASK, max_tokens=7)  # type: ignore[arg-type]
+            whole = await client.chat.completions.create(model="m", messages=ASK, max_tokens=7)
             assert whole.usage is not None and whole.usage.completion_tokens == 7
             assert whole._request_id is not None
             stream = await client.chat.completions.create(
-                model="m", messages=ASK, max_tokens=7, stream=True, stream_options={"include_usage": True}  # type: ignore[arg-type]
+                model="m", messages=ASK, max_tokens=7, stream=True, stream_options={"include_usage": True}
             )  # fmt: skip
             chunks = [chunk async for chunk in stream]
             assert sum(bool(chunk.choices and chunk.choices[0].delta.content) for chunk in chunks) == 7
@@ -47,11 +48,11 @@ async def test_openai_streams_answers_embeds_and_lists() -> None:
 async def test_anthropic_streams_answers_and_counts() -> None:
     async with Engine(ttft_s=0.01, tpot_s=0.001).serving() as engine, serving(file(engine.url)) as proxy:
         async with anthropic.AsyncAnthropic(base_url=proxy.url, api_key="sk-A", max_retries=0) as client:
-            whole = await client.messages.create(model="m", max_tokens=7, messages=ASK)  # type: ignore[arg-type]
+            whole = await client.messages.create(model="m", max_tokens=7, messages=ASK)
             assert whole.usage.output_tokens == 7
-            async with client.messages.stream(model="m", max_tokens=7, messages=ASK) as stream:  # type: ignore[arg-type]
+            async with client.messages.stream(model="m", max_tokens=7, messages=ASK) as stream:
                 assert len([text async for text in stream.text_stream]) == 7
-            assert (await client.messages.count_tokens(model="m", messages=ASK)).input_tokens > 0  # type: ignore[arg-type]
+            assert (await client.messages.count_tokens(model="m", messages=ASK)).input_tokens > 0
             assert [model.id async for model in client.models.list()] == ["main"]
         await proxy.at_rest()
         assert await proxy.metric("fairlane_tokens_total", source="usage", direction="output") == 14
@@ -66,14 +67,14 @@ async def test_each_sdk_names_our_refusals_by_their_kind() -> None:
             anthropic.AsyncAnthropic(base_url=proxy.url, api_key="sk-A", max_retries=0) as other,
         ):
             with pytest.raises(openai.AuthenticationError):
-                await stranger.chat.completions.create(model="m", messages=ASK)  # type: ignore[arg-type]
-            first = asyncio.ensure_future(client.chat.completions.create(model="m", messages=ASK))  # type: ignore[arg-type]
+                await stranger.chat.completions.create(model="m", messages=ASK)
+            first = asyncio.ensure_future(client.chat.completions.create(model="m", messages=ASK))
             await backend.until(lambda: backend.active == 1)
             with pytest.raises(openai.RateLimitError) as refused:
-                await client.chat.completions.create(model="m", messages=ASK)  # type: ignore[arg-type]
+                await client.chat.completions.create(model="m", messages=ASK)
             assert refused.value.code == "queue_full"
             with pytest.raises(anthropic.RateLimitError) as refused_too:
-                await other.messages.create(model="m", max_tokens=1, messages=ASK)  # type: ignore[arg-type]
+                await other.messages.create(model="m", max_tokens=1, messages=ASK)
             assert refused_too.value.response.headers["x-fairlane-reason"] == "queue_full"
             gate.set()
             assert (await first).choices
@@ -83,9 +84,9 @@ async def test_an_sdk_that_retries_comes_through_when_there_is_room() -> None:
     gate = asyncio.Event()
     async with ScriptedBackend(scripts.wait(gate), scripts.ok()) as backend, serving(file(backend.url, 1, 0)) as proxy:
         async with openai.AsyncOpenAI(base_url=proxy.url + "/v1", api_key="sk-A", max_retries=2) as client:
-            first = asyncio.ensure_future(client.chat.completions.create(model="m", messages=ASK))  # type: ignore[arg-type]
+            first = asyncio.ensure_future(client.chat.completions.create(model="m", messages=ASK))
             await backend.until(lambda: backend.active == 1)
-            second = asyncio.ensure_future(client.chat.completions.create(model="m", messages=ASK))  # type: ignore[arg-type]
+            second = asyncio.ensure_future(client.chat.completions.create(model="m", messages=ASK))
             await proxy.until(lambda: proxy.fairlane.telemetry is not None and len(proxy.fairlane.service.stories) == 1)
             gate.set()
             assert (await first).choices and (await second).choices
@@ -102,11 +103,11 @@ async def test_a_cut_stream_raises_in_each_sdk(by: str) -> None:
         ):
             got = 0
             with pytest.raises(openai.APIError):
-                async for chunk in await client.chat.completions.create(model="m", messages=ASK, max_tokens=20, stream=True):  # type: ignore[arg-type]
+                async for chunk in await client.chat.completions.create(model="m", messages=ASK, max_tokens=20, stream=True):
                     got += bool(chunk.choices and chunk.choices[0].delta.content)
             assert got == 5
             with pytest.raises(anthropic.APIError):
-                async with other.messages.stream(model="m", max_tokens=20, messages=ASK) as stream:  # type: ignore[arg-type]
+                async with other.messages.stream(model="m", max_tokens=20, messages=ASK) as stream:
                     async for _ in stream.text_stream:
                         pass
         await proxy.at_rest()

@@ -17,7 +17,8 @@ def one(backend: ScriptedBackend, cap: int = 4, more: str = "", pool: str = "") 
     """A file with one backend."""
     return (
         TWO_LANES
-        + f'platforms: {{p: {{probe: none, {more} backends: {{b: {{url: "{backend.url}", max_streams: {cap}}}}}}}}}\npools: {{main: {{primary: p{pool}}}}}\n'
+        + f'platforms: {{p: {{probe: none, {more} backends: {{b: {{url: "{backend.url}", max_streams: {cap}}}}}}}}}\n'
+        + f"pools: {{main: {{primary: p{pool}}}}}\n"
     )
 
 
@@ -37,14 +38,22 @@ def two(first: str, second: str, pool: str = "", more: str = "") -> str:
 async def test_a_plain_answer_passes_byte_for_byte_with_our_fields_beside_it() -> None:
     body = scripts.chat_body(3)
     async with ScriptedBackend() as backend, serving(one(backend)) as proxy:
-        backend.then(scripts.raw(scripts.answer(body, headers={"X-Own": "1", "Set-Cookie": "a=b", "Keep-Alive": "9", "Connection": "x-hop", "x-hop": "1"})))
+        backend.then(
+            scripts.raw(
+                scripts.answer(body, headers={"X-Own": "1", "Set-Cookie": "a=b", "Keep-Alive": "9", "Connection": "x-hop", "x-hop": "1"})
+            )
+        )
         answer = await proxy.ask(x_request_id="abc-1")
         assert (answer.status, answer.body) == (200, body.encode())
         assert answer.header("x-own") == "1"
         for dropped in ("set-cookie", "keep-alive", "x-hop"):
             assert answer.header(dropped) is None
         assert answer.header("x-request-id") == "abc-1"
-        assert (answer.header("x-fairlane-lane"), answer.header("x-fairlane-pool"), answer.header("x-fairlane-attempts")) == ("fast", "main", "1")
+        assert (answer.header("x-fairlane-lane"), answer.header("x-fairlane-pool"), answer.header("x-fairlane-attempts")) == (
+            "fast",
+            "main",
+            "1",
+        )
         assert answer.header("x-fairlane-queue-ms") == "0"
         assert "queue;dur=" in (answer.header("server-timing") or "")
         assert answer.header("x-fairlane-backend") is None
@@ -98,7 +107,12 @@ async def test_the_model_is_renamed_in_the_bytes_and_nothing_else_is() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 async def test_s02_a_stream_passes_byte_for_byte_however_it_is_sliced(size: int) -> None:
-    events = [scripts.ROLE, b": ping\n\n", 'data: {"choices":[{"index":0,"delta":{"content":"\U0001f642é"},"odd":1.0}]}\r\n\r\n'.encode(), ev("b")]
+    events = [
+        scripts.ROLE,
+        b": ping\n\n",
+        'data: {"choices":[{"index":0,"delta":{"content":"\U0001f642é"},"odd":1.0}]}\r\n\r\n'.encode(),
+        ev("b"),
+    ]
     events += [scripts.finish(), scripts.usage(5, 2), scripts.DONE]
     async with ScriptedBackend() as backend, serving(one(backend)) as proxy:
         backend.then(scripts.sliced(scripts.sse(events), size))
@@ -116,7 +130,14 @@ async def test_s02_a_stream_passes_byte_for_byte_however_it_is_sliced(size: int)
 async def test_s01_each_event_arrives_while_the_next_is_held_back() -> None:
     gate = asyncio.Event()
     async with ScriptedBackend() as backend, serving(one(backend)) as proxy, await proxy.connect() as caller:
-        backend.then(scripts.head(), scripts.event("a"), scripts.wait(gate), scripts.event("b"), scripts.chunked(scripts.finish() + scripts.DONE), scripts.end())
+        backend.then(
+            scripts.head(),
+            scripts.event("a"),
+            scripts.wait(gate),
+            scripts.event("b"),
+            scripts.chunked(scripts.finish() + scripts.DONE),
+            scripts.end(),
+        )
         await caller.send(post(JS))
         await caller.head()
         events = caller.events()
@@ -357,7 +378,9 @@ async def begun(proxy: Serving, backend: ScriptedBackend, manner: str, body: byt
     ],
     ids=["sent", "role", "streaming", "unary"],
 )
-async def test_c01_c02_who_leaves_frees_the_slot_and_closes_the_backend(manner: str, steps: list[object], body: bytes, until: bytes | None, phase: str) -> None:
+async def test_c01_c02_who_leaves_frees_the_slot_and_closes_the_backend(
+    manner: str, steps: list[object], body: bytes, until: bytes | None, phase: str
+) -> None:
     async with ScriptedBackend(*steps) as primary, ScriptedBackend() as standby:  # type: ignore[arg-type]
         async with serving(two(primary.url, standby.url)) as proxy:
             await begun(proxy, primary, manner, body, until)

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from proxy.clock import Deadlines
+from proxy.http1.exchange import Exchange, Limits
 from proxy.http1.faults import CallerFault
 from proxy.http1.heads import response
-from proxy.http1.server import Door, Exchange, Limits
+from proxy.http1.server import Door
 from tests.wire import EVIL, NEXT, A, J, RawClient
 
 
@@ -94,7 +95,16 @@ def bad_requests() -> Iterator[tuple[str, bytes]]:
         yield f"H05-{value!r}", A + b"Content-Length: " + value + b"\r\n\r\n" + J
     for field in (b"Content-Length : 57", b"Content-Length\t: 57", b"Content-Length\x85: 57", b": x", b"NoColon", b"X Y: 1"):
         yield f"H06-{field!r}", A + field + b"\r\n\r\n" + J
-    for coding in (b"xchunked", b"chunked, gzip", b"gzip, chunked", b"chunked, chunked", b",chunked", b"identity", b'"chunked"', b"\x0bchunked"):
+    for coding in (
+        b"xchunked",
+        b"chunked, gzip",
+        b"gzip, chunked",
+        b"chunked, chunked",
+        b",chunked",
+        b"identity",
+        b'"chunked"',
+        b"\x0bchunked",
+    ):
         yield f"H07-{coding!r}", A + LENGTH + b"Transfer-Encoding: " + coding + b"\r\n\r\n" + J
         yield f"H07-alone-{coding!r}", A + b"Transfer-Encoding: " + coding + b"\r\n\r\n" + J
     yield "H07-two-lines", A + b"Transfer-Encoding: chunked\r\n" + CHUNKED + b"0\r\n\r\n"
