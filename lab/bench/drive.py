@@ -54,9 +54,7 @@ class Driver:
         async with _Watched(step):
             for ask in asked:
                 call, request = self._prepare(ask, step.began_at + (ask.at_s or 0.0))
-                delay_s = call.intended_at - time.monotonic()
-                if delay_s > 0:
-                    await asyncio.sleep(delay_s)
+                await asyncio.sleep(max(0.0, call.intended_at - time.monotonic()))  # when behind, at least one turn of the loop
                 task = asyncio.ensure_future(self._make(step, call, request))
                 running.add(task)
                 task.add_done_callback(running.discard)

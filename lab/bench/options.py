@@ -13,13 +13,13 @@ from lab.bench.demand import TOKENS_MAX, Arrivals, Asked, Demand, Lane, Lengths,
 from lab.bench.drift import Condition, condition, steps_of
 from lab.bench.figures import Price, Slo
 from lab.bench.ranking import WEIGHTS
+from proxy.settings.pools import PROFILES as FILE_PROFILES
 from proxy.settings.values import duration
 
 T = TypeVar("T")
 LADDER = (1, 4, 8, 16, 32, 64)
 NAMED_URL = re.compile(r"(?:([A-Za-z0-9][A-Za-z0-9._-]{0,62})=)?(https?://.+)")
-# The profiles of the file (`pools.NAME.profile`).
-PROFILES = {"voice": Slo(0.3, 0.1), "chat": Slo(1.0, 0.15), "code": Slo(0.5, 0.08), "writing": Slo(2.0, 0.2)}
+PROFILES = {name: Slo(float(duration(ttft)), float(duration(tpot))) for name, (ttft, tpot) in FILE_PROFILES.items()}
 
 
 @dataclass(frozen=True)
