@@ -183,13 +183,15 @@ def trace(path: Path, by_name: Sequence[Lane], default: Lengths) -> tuple[Asked,
             continue
         try:
             entry = json.loads(line)
-            at_s, lane = float(entry["t"]), entry.get("lane")
+            at_s, lane = float(entry["t"] if "t" in entry else entry["at"]), entry.get("lane")
+            streamed = bool(entry.get("stream", entry.get("streamed", True)))
             output = int(
                 entry.get("output_tokens") or entry.get("max_tokens") or (default.choices[0][0] if default.choices else default.mean)
             )
-            found.append(Asked(at_s, known.get(lane), max(1, int(entry["prompt_tokens"])), max(1, output), bool(entry.get("stream", True))))
+            prompt = int(entry.get("input_tokens") or entry["prompt_tokens"])
+            found.append(Asked(at_s, known.get(lane), max(1, prompt), max(1, output), streamed))
         except (ValueError, TypeError, KeyError, AttributeError) as problem:
-            raise ValueError(f"{path}:{number}: is not an arrival ({problem!r}); it needs t and prompt_tokens") from None
+            raise ValueError(f"{path}:{number}: is not an arrival ({problem!r}); it needs t (seconds) and prompt_tokens") from None
         if known and lane not in known:
             raise ValueError(f"{path}:{number}: lane {lane!r} has no key; add --lane {lane}=KEY")
     if not found:

@@ -34,6 +34,7 @@ from lab.bench.target import Floor, Refused, Target, Unreachable
 from lab.bench.terminal import show
 
 JSON = dict[str, Any]
+ENOUGH = 20  # answers, for a p95 that is not the slowest one
 DONE, PROBLEM, UNREACHABLE, INTERRUPTED = 0, 1, 3, 130
 
 
@@ -246,6 +247,11 @@ def _warnings(platforms: Sequence[JSON]) -> list[str]:
             said.append(f"{name}: reports no usage: lengths of prompts are guessed, output tokens are counted events")
         if not platform["ignore_eos"]:
             said.append(f"{name}: refuses ignore_eos: answers may be shorter than asked; see output tokens")
+        few = [step["label"] for step in platform["steps"] if step["requests"]["answered"] < ENOUGH]
+        if few:
+            said.append(
+                f"{name}: fewer than {ENOUGH} answers at {', '.join(few)}: p95 and p99 are hardly more than the slowest; measure longer"
+            )
         for step in platform["steps"]:
             asked, failed = step["requests"]["offered"], sum(step["requests"]["failed"].values())
             if failed:
