@@ -66,6 +66,6 @@ async def _ask(target: Target, text: str, key: str, which: str = "") -> Call:
             break
     said = f"{target.url}{which}: {call.outcome} {call.detail}".rstrip()
     if call.outcome in ("connect", "reset", "timeout", "protocol"):
-        raise Unreachable(f"{said}; is it running?")
+        raise Unreachable(said if call.outcome == "connect" else f"{said}; is it running?")
     remedy = "; is the key right? (--key)" if call.outcome in ("http_401", "http_403", "unauthenticated", "forbidden") else ""
     raise Refused(f"{said}{remedy}")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -67,14 +68,22 @@ async def _run(options: Options) -> int:
         if options.baseline is not None and not report["drift"]:
             print("fairlane bench: the baseline has no step in common with this run; nothing was compared", file=sys.stderr)
             return PROBLEM
-    if options.html is not None:
-        options.html.write_text(page(report))
+    written = options.html is None or _wrote(options.html, page(report))
     if options.json:
         print(json.dumps(report, indent=1))
     else:
         show(report)
     failed = any(row["failed"] for row in report.get("drift", ()))
-    return PROBLEM if failed or _slo_missed(report) else DONE
+    return PROBLEM if failed or not written or _slo_missed(report) else DONE
+
+
+def _wrote(file: Path, text: str) -> bool:
+    try:
+        file.write_text(text)
+    except OSError as problem:
+        print(f"fairlane bench: cannot write {file}: {problem.strerror}", file=sys.stderr)
+        return False
+    return True
 
 
 def _slo_missed(report: JSON) -> bool:

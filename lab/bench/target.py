@@ -107,7 +107,7 @@ class Target:
                 why = problem
             else:
                 return
-        raise Unreachable(f"{self.url}: {getattr(why, 'strerror', None) or 'no connection in time'}; is it running, is the port right?")
+        raise Unreachable(f"{self.url}: {_why(why)}")
 
     async def connect(self, secure: bool = True) -> Exchange:
         """A fresh connection; `secure` False: without TLS even where the URL has it. Raises OSError or TimeoutError."""
@@ -132,7 +132,7 @@ class Target:
                 call.outcome, call.detail = None, ""
                 await self._one(exchange, call, request, timeout_s)
         except (OSError, TimeoutError) as problem:
-            call.outcome, call.detail = "connect", str(problem) or "no connection in time"
+            call.outcome, call.detail = "connect", _why(problem)
             call.ended_at = time.monotonic()
             return
         except asyncio.CancelledError:
@@ -178,7 +178,7 @@ class Target:
             finally:
                 writer.close()
         except (OSError, TimeoutError) as problem:
-            raise Unreachable(f"{self.url}: {getattr(problem, 'strerror', None) or 'no answer in time'}; is it running?") from None
+            raise Unreachable(f"{self.url}: {_why(problem)}") from None
         head, _, body = data.partition(b"\r\n\r\n")
         parts = head.split(None, 2)
         if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
@@ -207,6 +207,15 @@ class Target:
             finally:
                 writer.close()
         return Floor(connected_at - began_at, secure_at - connected_at, first_at - secure_at)
+
+
+def _why(problem: Exception | None) -> str:
+    """What went wrong with a connection, and what to look at."""
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return f"{problem.verify_message}; name its authority's file by the variable SSL_CERT_FILE"
+    if isinstance(problem, ssl.SSLError):
+        return f"TLS failed ({problem.reason}); is it https?"
+    return f"{getattr(problem, 'strerror', None) or 'no answer in time'}; is it running, is the port right?"
 
 
 def _unchunked(body: bytes) -> bytes:
