@@ -21,11 +21,12 @@ class Curve:
     points: Sequence[tuple[float, float]]
     faint: bool = False
     labels: Sequence[str] = ()  # of the points, for who hovers
+    hollow: Sequence[bool] = ()  # which points are drawn as rings
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One picture. `level`: a horizontal line with its name."""
+    """One picture. `level`: a horizontal line with its name. `straight`: never by doubling on the upright axis."""
 
     title: str
     x_title: str
@@ -33,6 +34,7 @@ class Plot:
     curves: Sequence[Curve]
     level: tuple[float, str] | None = None
     marks: Sequence[tuple[float, str, str]] = field(default_factory=tuple)  # x, colour, what: vertical lines
+    straight: bool = False
 
 
 def svg(plot: Plot) -> str:
@@ -44,7 +46,7 @@ def svg(plot: Plot) -> str:
     x_axis = _Axis(xs[0], xs[-1], LEFT, WIDTH - RIGHT, by_doubling=xs[0] > 0 and xs[-1] / xs[0] >= 8)
     highest = max([y for _, y in points] + ([plot.level[0]] if plot.level else []))
     lowest = min(y for _, y in points)
-    steep = lowest > 0 and highest / lowest > 40
+    steep = not plot.straight and lowest > 0 and highest / lowest > 40
     y_axis = _Axis(lowest / 1.3 if steep else 0.0, highest * (1.3 if steep else 1.08) or 1.0, HEIGHT - BOTTOM, TOP, by_doubling=steep)
     out = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(plot.title)}">']
     for y in _decades(y_axis) if steep else _round_steps(y_axis.high):
@@ -110,7 +112,9 @@ def _drawn(curve: Curve, x_axis: _Axis, y_axis: _Axis) -> str:
         said = curve.labels[number] if number < len(curve.labels) else _number(curve.points[number][1])
         radius = 2 if curve.faint else 3.5
         title = f"<title>{escape(curve.name)}: {escape(said)}</title>"
-        out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{curve.colour}">{title}</circle>')
+        ring = number < len(curve.hollow) and curve.hollow[number]
+        fill = f'fill="var(--card)" stroke="{curve.colour}" stroke-width="{1 if curve.faint else 2}"' if ring else f'fill="{curve.colour}"'
+        out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" {fill}>{title}</circle>')
     return "".join(out)
 
 
@@ -125,7 +129,7 @@ def _round_steps(high: float) -> list[float]:
 def _decades(axis: _Axis) -> list[float]:
     """Round numbers on an axis by doubling."""
     first, last = math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high))
-    times = (1, 2, 5) if last - first <= 3 else (1,)
+    times = (1, 2, 5) if last - first <= 3 else (1, 3)
     return [n * 10.0**power for power in range(first, last + 1) for n in times if axis.low <= n * 10.0**power <= axis.high]
 
 

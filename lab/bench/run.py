@@ -248,8 +248,8 @@ def _warnings(platforms: Sequence[JSON]) -> list[str]:
             worst = max(lagged, key=lambda step: step["client"]["late_s"]["p99"])
             late, loop = (worst["client"][key]["p99"] * 1000 for key in ("late_s", "loop_late_s"))
             said.append(
-                f"{name}: the client itself lagged at {', '.join(step['label'] for step in lagged)} (at {worst['label']} requests started "
-                f"{late:.0f} ms and timers ran {loop:.0f} ms late, p99; {worst['client']['core_share']:.0%} of a core): these latencies "
+                f"{name}: the client itself lagged at {len(lagged)} of {len(platform['steps'])} steps (at {worst['label']} requests "
+                f"started {late:.0f} ms and timers ran {loop:.0f} ms late, p99; {worst['client']['core_share']:.0%} of a core): these latencies "
                 "are partly its own; run it on a machine with an idle core, or with fewer streams"
             )
         if not platform["prompts"]["calibrated"]:

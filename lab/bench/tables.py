@@ -37,7 +37,7 @@ def _use(heads: list[str], rows: Sequence[Row], best: str | None) -> str:
     priced = any(figures.get("cost_per_10k_tokens") is not None for _, figures in rows)
     columns = [*heads, "in flight", "tokens/s", "requests/s", *(["good requests/s", "targets met"] if with_slo else [])]
     if priced:
-        columns += ["$ per 10,000 tokens", *(["under the targets"] if with_slo else [])]
+        columns += ["$/10k tokens", *(["$/10k under targets"] if with_slo else [])]
     client = any("client" in figures for _, figures in rows)
     columns += ["not answered", *(["client late p99"] if client else [])]
     body = []
