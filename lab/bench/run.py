@@ -238,6 +238,11 @@ def _version() -> str:
         return "unknown"  # run from its source
 
 
+def _p99_ms(step: JSON, key: str) -> float:
+    found = step["client"][key]
+    return float(found["p99"]) * 1000 if found else 0.0
+
+
 def _warnings(platforms: Sequence[JSON]) -> list[str]:
     """What one must know before believing the figures."""
     said = []
@@ -245,12 +250,12 @@ def _warnings(platforms: Sequence[JSON]) -> list[str]:
         name = platform["name"]
         lagged = [step for step in platform["steps"] if step["client"]["lagged"]]
         if lagged:
-            worst = max(lagged, key=lambda step: step["client"]["late_s"]["p99"])
-            late, loop = (worst["client"][key]["p99"] * 1000 for key in ("late_s", "loop_late_s"))
+            worst = max(lagged, key=lambda step: max(_p99_ms(step, "late_s"), _p99_ms(step, "loop_late_s")))
+            late, loop, core = _p99_ms(worst, "late_s"), _p99_ms(worst, "loop_late_s"), worst["client"]["core_share"]
             said.append(
-                f"{name}: the client itself lagged at {len(lagged)} of {len(platform['steps'])} steps (at {worst['label']} requests "
-                f"started {late:.0f} ms and timers ran {loop:.0f} ms late, p99; {worst['client']['core_share']:.0%} of a core): these latencies "
-                "are partly its own; run it on a machine with an idle core, or with fewer streams"
+                f"{name}: the client itself lagged at {len(lagged)} of {len(platform['steps'])} steps: at {worst['label']} requests "
+                f"started {late:.0f} ms and timers ran {loop:.0f} ms late (p99; it used {core:.0%} of a core). "
+                "These latencies are partly its own; run it on a machine with an idle core, or with fewer streams"
             )
         if not platform["prompts"]["calibrated"]:
             said.append(f"{name}: reports no usage: lengths of prompts are guessed, output tokens are counted events")

@@ -52,7 +52,7 @@ def test_two_platforms_are_ranked_by_what_a_token_costs(engines: dict[str, str],
     done = bench(
         *("--url", f"quick={engines['quick']}", "--url", f"slow={engines['slow']}"),
         *("--price-per-hour", "quick=4.00", "--price-per-hour", "slow=0.40"),
-        *("--concurrency", "1,4", "--rounds", "1", "--duration", "1500ms", "--prompt-tokens", "40", "--output-tokens", "21"),
+        *("--concurrency", "1,4", "--rounds", "1", "--duration", "1s", "--prompt-tokens", "40", "--output-tokens", "21"),
         *("--slo", "ttft=1s,tpot=150ms", "--json", "--html", str(page)),
     )
     assert done.returncode == 0, done.stderr
@@ -125,7 +125,6 @@ def test_nobody_there_is_3_and_wrong_usage_is_2() -> None:
     assert nobody.returncode == 3 and "is it running" in nobody.stderr and "Traceback" not in nobody.stderr
     wrong = bench("--url", "http://127.0.0.1:9", "--rate", "fast")
     assert wrong.returncode == 2 and "must be a number" in " ".join(wrong.stderr.replace("│", " ").split())
-    assert bench().returncode == 2
 
 
 async def test_an_interruption_is_130(engines: dict[str, str]) -> None:
