@@ -36,6 +36,7 @@ from lab.bench.terminal import show
 
 JSON = dict[str, Any]
 ENOUGH = 20  # answers, for a p95 that is not the slowest one
+RATE_TRIAL_REQUESTS, RATE_TRIAL_TIMES = 100, 4  # with --find-max: so many arrivals, in at most so many times --duration
 DONE, PROBLEM, UNREACHABLE, INTERRUPTED = 0, 1, 3, 130
 
 
@@ -144,18 +145,22 @@ class _Bench:
         return cls(platform, options, driver, floor, progress)
 
     async def trial(self, load: Load) -> JSON:
-        """For the search: one step, once."""
-        return await self.step(load, 0)
+        """For the search: one step, once. Random arrivals take longer to show their worst than streams that never pause."""
+        duration_s = self.options.duration_s
+        if load.rate_rps is not None:
+            duration_s = min(RATE_TRIAL_TIMES * duration_s, max(duration_s, RATE_TRIAL_REQUESTS / load.rate_rps))
+        return await self.step(load, 0, duration_s)
 
-    async def step(self, load: Load, number: int) -> JSON:
+    async def step(self, load: Load, number: int, duration_s: float | None = None) -> JSON:
         """One step, one round."""
         options = self.options
+        duration_s = duration_s or options.duration_s
         self.progress.begin(f"{self.platform.name} at {load.label}" + (f", round {number + 1}" if options.rounds > 1 else ""))
-        asked = options.demand.asked(load, options.duration_s, number)
+        asked = options.demand.asked(load, duration_s, number)
         if load.concurrency is not None:
-            done = await self.driver.streams(asked, load.concurrency, options.duration_s)
+            done = await self.driver.streams(asked, load.concurrency, duration_s)
         else:
-            done = await self.driver.open_loop(asked, options.duration_s)
+            done = await self.driver.open_loop(asked, duration_s)
         figures = step_figures(done, options.slo, self.platform.price)
         self.rounds.setdefault(load, []).append(figures)
         self.progress.done(figures)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from lab.bench.terminal import dollars, milliseconds, ms, outcomes, share
+from lab.bench.terminal import dollars, lateness, milliseconds, outcomes, share
 
 JSON = dict[str, Any]
 Row = tuple[list[str], JSON]
@@ -49,8 +49,7 @@ def _use(heads: list[str], rows: Sequence[Row], best: str | None) -> str:
             cells += [dollars(figures.get(key)) for key in ("cost_per_10k_tokens", *(["cost_per_10k_tokens_slo"] if with_slo else []))]
         cells.append(outcomes(figures["requests"]))
         if client:
-            late = figures["client"]["late_s"]
-            cells.append((ms(late["p99"]) if late else "-") + (" !" if figures["client"]["lagged"] else ""))
+            cells.append(lateness(figures["client"]))
         body.append(cells)
     return table(columns, body, text=tuple(range(len(heads))), best=best)
 

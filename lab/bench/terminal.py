@@ -104,10 +104,15 @@ def _use(platform: JSON, with_slo: bool) -> Table:
             row.append(dollars(step["cost_per_10k_tokens"]))
         if priced and with_slo:
             row.append(dollars(step["cost_per_10k_tokens_slo"]))
-        late = step["client"]["late_s"]
-        row += [outcomes(step["requests"]), (ms(late["p99"]) if late else "-") + (" !" if step["client"]["lagged"] else "")]
+        row += [outcomes(step["requests"]), lateness(step["client"])]
         table.add_row(*row, style="bold" if step["label"] == platform["best"] else None)
     return table
+
+
+def lateness(client: JSON) -> str:
+    """How late was the client itself, at p99: with starting requests, or with timers and so with stamping tokens? `!`: too late."""
+    p99 = max(client[key]["p99"] for key in ("late_s", "loop_late_s") if client[key]) if client["late_s"] or client["loop_late_s"] else None
+    return ms(p99) + (" !" if client["lagged"] else "")
 
 
 def outcomes(requests: JSON) -> str:

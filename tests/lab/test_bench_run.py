@@ -112,7 +112,7 @@ def test_the_slo_missed_at_every_step_is_1(engines: dict[str, str]) -> None:
 
 def test_find_max_says_what_to_write(engines: dict[str, str]) -> None:
     # Above four streams the slow engine makes one wait for another's whole answer, 0.28 s, before its own 0.13 s: above the SLO.
-    usual = ("--url", engines["slow"], "--duration", "500ms", "--prompt-tokens", "40", "--output-tokens", "6", "--floor", "0")
+    usual = ("--url", engines["slow"], "--duration", "300ms", "--prompt-tokens", "40", "--output-tokens", "6", "--floor", "0")
     done = bench(*usual, "--find-max", "--slo", "ttft=280ms", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["platforms"][0]["find_max"]
