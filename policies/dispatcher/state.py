@@ -59,6 +59,17 @@ class LaneState:
 
 
 @dataclass(frozen=True, slots=True)
+class LeverState:
+    """One lever that an operator has pulled: `drain`, `pin` (to platform `value`) or `cap` (at `value` streams)."""
+
+    lever: str
+    on: str  # backend, platform or pool
+    value: str | int | None
+    holds: bool  # False: the file no longer has the name, or the pinned platform is not available
+    since_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class PoolState:
     """One pool. `load_ratio`: needed streams / streams; warn above 0.9 (0.85 below 16 streams)."""
 
@@ -73,6 +84,7 @@ class PoolState:
     needed_streams: float
     load_ratio: float
     retired: bool  # no longer in the file; serves those it still holds
+    pinned: str | None = None  # to this platform, by an operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +98,7 @@ class PlatformState:
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """One backend. `cap`: what of `max_streams` may be used now; `until_at`: when what `why` names ends, if that is known."""
+    """One backend. `max_streams`: `cap_override` if there is one, else the file's; `cap`: what of it may be used now; `until_at`: when what `why` names ends, if that is known."""
 
     platform: str
     in_flight: int
@@ -95,6 +107,7 @@ class BackendState:
     state: HealthState
     why: str
     until_at: float | None
+    cap_override: int | None = None  # by an operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +123,4 @@ class State:
     in_flight: int
     retries: int
     closed: bool
+    levers: tuple[LeverState, ...] = ()
