@@ -234,7 +234,7 @@ class Dispatcher:
         return self._end(now)
 
     def cap(self, backend: str, streams: int, now: float) -> Sequence[Ticket]:
-        """Holds a backend to this cap instead of the file's. KeyError: no such backend; ValueError: no such cap. Then nothing has changed."""
+        """This cap instead of the file's. KeyError: no such backend; ValueError: no such cap; then nothing has changed."""
         found = self._backend(backend)
         self._levers.override(backend, streams, now)
         return self._recap(found, now)

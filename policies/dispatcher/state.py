@@ -98,7 +98,10 @@ class PlatformState:
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """One backend. `max_streams`: `cap_override` if there is one, else the file's; `cap`: what of it may be used now; `until_at`: when what `why` names ends, if that is known."""
+    """One backend. `max_streams`: the file's, or the operator's `cap_override`; `cap`: what of it may be used now.
+
+    `until_at`: when what `why` names ends, if that is known.
+    """
 
     platform: str
     in_flight: int

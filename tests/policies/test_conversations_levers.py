@@ -95,9 +95,11 @@ def test_a_pin_survives_a_reload_and_the_absence_of_its_pool_or_platform(play: P
 
 
 def test_a_name_that_leads_nowhere_is_an_error_and_changes_nothing(play: Play) -> None:
-    for wrong in (lambda: play.serve("chta", "own"), lambda: play.serve("chat", "onw"), lambda: play.unpin("chta")):
+    for pool_name, platform_name in (("chta", "own"), ("chat", "onw")):
         with pytest.raises(KeyError):
-            wrong()
+            play.serve(pool_name, platform_name)
+    with pytest.raises(KeyError):
+        play.unpin("chta")
     assert play.levers() == []
 
 
@@ -180,8 +182,9 @@ def test_since_when_is_when_it_was_pulled_first(play: Play) -> None:
     play.reload(plan(TWO, RENTED, CHAT))
     play.cap("a", 2)
     play.at(10.0)
-    for again in (lambda: play.cap("a", 2), lambda: play.drain("b"), lambda: play.serve("chat", "rented")):
-        again()
+    play.cap("a", 2)
+    play.drain("b")
+    play.serve("chat", "rented")
     play.at(20.0)
     play.drain("b")
     play.serve("chat", "rented")

@@ -365,11 +365,11 @@ class Events(RuleBasedStateMachine):
         assert {name: each.max_streams for name, each in state.backends.items()} == {
             name: self.caps.get(name, cap) for name, cap in file.items()
         }
-        for name, platform in self.pins.items():
-            site = self.dispatcher._floor.sites.get(platform)
+        for name, pinned in self.pins.items():
+            site = self.dispatcher._floor.sites.get(pinned)
             room = state.pools.get(name)
             if room is not None and not room.retired and site is not None and site.health.standing() is Standing.AVAILABLE:
-                assert room.in_service == (platform,), "a pinned platform that is available serves, alone"
+                assert room.in_service == (pinned,), "a pinned platform that is available serves, alone"
         pulled = {(each.lever, each.on, each.value) for each in state.levers if each.lever != "drain"}
         assert pulled == {("cap", *pair) for pair in self.caps.items()} | {("pin", *pair) for pair in self.pins.items()}
 
