@@ -58,7 +58,7 @@ class Service:
         self.lobby = lobby
         self.telemetry = telemetry
         self.edition = edition
-        self.stories: set[asyncio.Task[None]] = set()
+        self.stories: dict[asyncio.Task[None], Story] = {}
         self._tokens = tokens
         self._log = log
         self._ready = ready
@@ -134,7 +134,7 @@ class Service:
         self._intake_overhead(clock.now() - record.received_at)
         story = Story(self, edition, exchange, admitted.identity, reading, record)
         task = exchange.task = self.loop.create_task(story.tell())
-        self.stories.add(task)
+        self.stories[task] = story
         task.add_done_callback(self._rest)
 
     def refuse(self, exchange: Exchange, fault: CallerFault) -> None:
@@ -177,7 +177,7 @@ class Service:
         self._log.error("story_failed", id=story.record.id, traceback="".join(traceback.format_exception(error)))
 
     def _rest(self, task: asyncio.Task[None]) -> None:
-        self.stories.discard(task)
+        del self.stories[task]
         if not self.stories:
             self._at_rest.set()
 
@@ -201,6 +201,14 @@ class Service:
         """End every request under way, whatever it is doing."""
         for task in list(self.stories):
             task.cancel()
+
+    def cancel(self, request_id: str) -> int:
+        """End the requests of this id, waiting or in flight, whose answer is not whole yet. How many were there?"""
+        found = [(task, story) for task, story in self.stories.items() if story.record.id == request_id and story.may_be_cancelled]
+        for task, story in found:
+            story.cancelled = True
+            task.cancel()
+        return len(found)
 
     # --- answers of our own -------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from proxy.service import Service
 
 _LEFT = Ending(Verdict.NEUTRAL, Outcome.CLIENT_GONE, why="caller left")
+_CANCELLED = Ending(Verdict.NEUTRAL, Outcome.CANCELLED, why="cancelled")
 _BROKEN = Ending(Verdict.NEUTRAL, Outcome.INTERNAL, why="internal")
 _AFTER_TOKEN = {  # what an answer that broke after its first token says about its backend
     Outcome.OK: Verdict.OK,
@@ -39,7 +40,7 @@ _AFTER_TOKEN = {  # what an answer that broke after its first token says about i
 class Story:
     """One request. `tell` is the whole of it; what it learns is in `record`."""
 
-    __slots__ = ("attempt", "edition", "exchange", "identity", "lease", "reading", "record", "relay", "service", "ticket")
+    __slots__ = ("attempt", "cancelled", "edition", "exchange", "identity", "lease", "reading", "record", "relay", "service", "ticket")
 
     def __init__(
         self, service: Service, edition: Edition, exchange: Exchange, identity: Identity, reading: Reading, record: Record
@@ -54,6 +55,7 @@ class Story:
         self.lease: Lease | None = None
         self.attempt: Attempt | None = None
         self.relay: Relay | None = None
+        self.cancelled = False  # by an operator
 
     async def tell(self) -> None:
         """From the map room to the return desk. Cancelled when the caller leaves; every ending comes by `finally`."""
@@ -67,6 +69,12 @@ class Story:
             if self.lease is not None:
                 ending = await self._hand_over(pool)  # 7
         except asyncio.CancelledError:
+            if self.cancelled and self.exchange.caller_present:
+                ending = _CANCELLED
+                self._note_end_of_wait("cancelled")
+                record.outcome = Outcome.CANCELLED
+                self._end_badly(Outcome.CANCELLED)
+                return
             ending = _LEFT
             self._note_end_of_wait("client_gone")
             record.outcome = Outcome.WRITE_TIMEOUT if self.exchange.stalled else Outcome.CLIENT_GONE
@@ -83,6 +91,13 @@ class Story:
             if self.lease is not None:
                 self.service.give_back(self.lease, ending)
             self.service.told(self)
+
+    @property
+    def may_be_cancelled(self) -> bool:
+        """Is it under way, and its answer not yet whole or broken?"""
+        if self.cancelled or self.ticket is None:
+            return False
+        return self.relay.outcome is None if self.relay is not None else not self.exchange.started
 
     # --- 3: which pool? -------------------------------------------------------------------------------------------
 
