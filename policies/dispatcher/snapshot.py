@@ -6,7 +6,7 @@ from policies.dispatcher.floor import Floor
 from policies.dispatcher.levers import Levers
 from policies.dispatcher.room import Room
 from policies.dispatcher.site import Backend, Site
-from policies.dispatcher.state import BackendState, LaneState, PlatformState, PoolState, State
+from policies.dispatcher.state import BackendState, LaneState, PlatformState, PoolState, Role, State
 from policies.lanes import Lane
 
 
@@ -42,6 +42,7 @@ def _pool(room: Room, levers: Levers, now: float) -> PoolState:
         load_ratio=needed_streams / room.streams if room.streams else 0.0,
         retired=room.retired,
         pinned=levers.pinned(room.name),
+        roles={site.name: Role(room.failover.phase(index).value, room.failover.hold_until(index)) for index, site in enumerate(room.sites)},
     )
 
 

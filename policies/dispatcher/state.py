@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policies.failover import Moved
 from policies.health import HealthState
@@ -70,6 +70,14 @@ class LeverState:
 
 
 @dataclass(frozen=True, slots=True)
+class Role:
+    """A platform in one pool: ready, out, hold (until then, and it has to prove itself) or ramp (on its way back)."""
+
+    phase: str
+    until_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PoolState:
     """One pool. `load_ratio`: needed streams / streams; warn above 0.9 (0.85 below 16 streams)."""
 
@@ -85,6 +93,7 @@ class PoolState:
     load_ratio: float
     retired: bool  # no longer in the file; serves those it still holds
     pinned: str | None = None  # to this platform, by an operator
+    roles: Mapping[str, Role] = field(default_factory=dict)  # by platform
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ def document(state: State, *, version: str, uptime_s: float, wall: float, recent
     for backend in shown["backends"].values():
         backend["state"] = HealthState(backend["state"]).name.lower()
         _date(backend, "until", at, wall)
+    for role in (role for pool in shown["pools"].values() for role in pool["roles"].values()):
+        _date(role, "until", at, wall)
     for platform in shown["platforms"].values():
         _date(platform, "refuses_until", at, wall)
     for lever in shown["levers"]:
