@@ -56,7 +56,7 @@ class Floor:
             site.touch(backend)
             if lease.probe:
                 self.agenda.enter(backend, backend.health.next_at())
-        room.granted(lane, backend, lease.probe, now)
+        room.granted(lane, site, lease, now)
         self.budget.granted(retry)
         ticket.attempts += 1
         ticket.answer = lease
