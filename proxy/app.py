@@ -254,7 +254,7 @@ class Fairlane:
         return view.document(self._snapshot(), version=_version(), uptime_s=uptime_s, wall=clock.wall(), recent=recent)
 
     def _requests(self) -> Mapping[str, Any]:
-        return under_way.document(self.service.stories.values(), clock.now(), clock.wall())
+        return under_way.document(self.service.stories, clock.now(), clock.wall())
 
     def _metrics(self) -> bytes:
         return self.telemetry.exposition(self._snapshot(), clock.now())

@@ -19,8 +19,13 @@ from tests.wire import ScriptedBackend
 needs_browser = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 FIXED = 'server: {listen: "127.0.0.1:0", admin: "127.0.0.1:%d", access_log: off, drain: {grace: 0s, timeout: 5s}}\n'
 SEEN_TEXT = """
-const behind = (node) => { for (; node; node = node.parentElement) {
-  const colour = getComputedStyle(node).backgroundColor; if (!/, 0\\)$|transparent/.test(colour)) return colour; } return "rgb(255, 255, 255)"; };
+const behind = (node) => {
+  for (; node; node = node.parentElement) {
+    const colour = getComputedStyle(node).backgroundColor;
+    if (!/, 0\\)$|transparent/.test(colour)) return colour;
+  }
+  return "rgb(255, 255, 255)";
+};
 return [...document.querySelectorAll("body *")]
   .filter(node => node.offsetParent && [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim()))
   .map(node => [getComputedStyle(node).color, behind(node), node.textContent.slice(0, 40)]);
