@@ -35,6 +35,7 @@ from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.log_writer import LogWriter, open_sink
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.telemetry import Telemetry
+from proxy.telemetry.traces import Traces
 from proxy.telemetry.view import State
 
 BACKLOG = 4096
@@ -126,6 +127,8 @@ class Fairlane:
             self._exit.callback(self._writer.close)
             self._deadlines.start()
             self._exit.callback(self._deadlines.stop)
+            self.service.traces = self._traces(self.settings)
+            self._exit.push_async_callback(self._close_traces)
             self._exit.callback(self.lobby.close)
             self._exit.callback(self._levers.close)
             self._exit.push_async_callback(self._prober.close)
@@ -204,6 +207,8 @@ class Fairlane:
                 problems: Sequence[str] = self._unchangeable(loaded.settings)
                 edition = wiring.edition(loaded.settings, self._loop, self._tokens, self.service.edition)
                 tls = _server_tls(loaded.settings)
+                traced = self.settings.server.traces == loaded.settings.server.traces
+                traces = self.service.traces if traced or problems else await asyncio.to_thread(self._traces, loaded.settings)
                 sink = open_sink(loaded.settings.server.access_log) if not problems else None
             except SettingsError as error:
                 problems = [str(problem) for problem in error.problems]
@@ -214,10 +219,23 @@ class Fairlane:
                 self._log.error("reload_refused", problems=list(problems))
                 return ReloadResult(False, problems)
             self._adopt(loaded.settings, edition, tls)
+            before, self.service.traces = self.service.traces, traces
+            if before is not None and before is not traces:
+                await asyncio.to_thread(before.close)
             self._writer.switch(sink)
             warnings = [str(warning) for warning in loaded.warnings]
             self._log.info("reloaded", warnings=warnings)
             return ReloadResult(True, (), warnings)
+
+    def _traces(self, settings: Settings) -> Traces | None:
+        traces = settings.server.traces
+        if traces is None:
+            return None
+        return Traces(traces.url, traces.sample, _version(), lambda problem: self._log.warning("traces", problem=problem))
+
+    async def _close_traces(self) -> None:
+        if self.service.traces is not None:
+            await asyncio.to_thread(self.service.traces.close)
 
     def _unchangeable(self, settings: Settings) -> list[str]:
         """What only a restart can change."""

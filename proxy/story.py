@@ -25,6 +25,7 @@ from proxy.telemetry.record import Record
 
 if TYPE_CHECKING:
     from proxy.service import Service
+    from proxy.telemetry.traces import Trace
 
 _NEW, _BEGUN, _LEFT_EARLY = "new", "begun", "left early"
 _LEFT = Ending(Verdict.NEUTRAL, Outcome.CLIENT_GONE, why="caller left")
@@ -55,6 +56,7 @@ class Story:
         "state",
         "task",
         "ticket",
+        "trace",
     )
 
     def __init__(
@@ -73,6 +75,7 @@ class Story:
         self.task: asyncio.Task[None] | None = None
         self.state = _NEW
         self.cancelled = False  # by an operator
+        self.trace: Trace | None = None  # None: tracing is off, or not for this one
 
     def cancel(self) -> None:
         """The caller has left, or an operator ends it.
@@ -178,6 +181,8 @@ class Story:
             self.lease = None
             service.give_back(lease, ending)
             record.why = ending.why
+            if self.trace is not None:
+                self.trace.failed(ending.why, clock.now())
             record.phase = "queued"
             answer = await service.lobby.again(ticket, ending, sent=attempt.sent_at > 0.0)
         self._give_up(answer, ending)
@@ -189,6 +194,8 @@ class Story:
         record.backend = lease.backend
         record.platform = lease.platform
         self._note_end_of_wait("dispatched")
+        if self.trace is not None:
+            self.trace.dispatched(lease, clock.now())
         record.phase = "first_token" if self.reading.request.streamed else "unary"
 
     def _note_end_of_wait(self, how: str) -> None:
@@ -222,7 +229,8 @@ class Story:
             body = reading.renamed(attempt.model)
         heads = backend.messages_heads if reading.endpoint.api is Api.ANTHROPIC else backend.heads
         trusted = bool(self.edition.trusted_proxies) and self.edition.trusts(self.exchange.peer)
-        return heads.build(head.method.encode(), head.target, head.headers, len(body), self.record.id.encode(), trusted=trusted), body
+        fields = head.headers if self.trace is None else self.trace.fields(head.headers)
+        return heads.build(head.method.encode(), head.target, fields, len(body), self.record.id.encode(), trusted=trusted), body
 
     def _give_up(self, refusal: Refusal, ending: Ending) -> None:
         """Nothing is left to try: the backend's own answer if it has one worth relaying, else ours."""
