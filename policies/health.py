@@ -227,10 +227,10 @@ class Health:
 
     def granted(self, number: int, now: float) -> bool:
         """Lease `number` goes there: is it the probe? Slotless leases are none of its business. ValueError if nothing may go there."""
+        if self._state is HealthState.HEALTHY and not (self._drained or self._blocked_until):
+            return False
         if not self.grantable():
             raise ValueError(f"nothing may go to a backend that is {self.state().name.lower()}, resting or being probed")
-        if self._state is HealthState.HEALTHY:
-            return False
         self._permit = number
         self._permit_until = now + self.probe_deadline_s()
         return True

@@ -30,24 +30,26 @@ class Dispatcher:
     def __init__(self, plan: Plan, now: float, seed: int = 0) -> None:
         self._floor = Floor(seed)
         self._ward = Ward(self._floor)
+        self._due = self._floor.agenda.heap
         self._drained: set[str] = set()  # names of backends and platforms
         self._closed = False
         self._expelled = False
         take_over(self._floor, self._ward, plan, self._drained, now)
 
     def _begin(self, now: float) -> None:
-        """Every event begins with what time has brought, and with nobody settled."""
-        floor = self._floor
-        floor.settled = []
-        if floor.agenda.is_due(now):
+        """Every event begins with what time has brought, and with nobody settled. (The frequent ones spell it out.)"""
+        self._floor.settled = []
+        if self._due and self._due[0][0] <= now:
             self._ward.advance(now)
 
     # -- the passage of a request
 
     def arrive(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         """A request arrives at its pool. Afterwards its answer is a lease, a refusal, or None: it waits."""
-        self._begin(now)
         floor = self._floor
+        floor.settled = []
+        if self._due and self._due[0][0] <= now:
+            self._ward.advance(now)
         room = floor.rooms.get(ticket.pool)
         if room is None or room.retired:
             floor.refuse(ticket, Refusal(Outcome.NOT_FOUND))
@@ -79,8 +81,10 @@ class Dispatcher:
         """An attempt has ended, this way. Exactly once per lease: the second call raises LeaseReturned and changes nothing."""
         if not isinstance(lease, Grant) or not lease.live:
             raise LeaseReturned(f"lease {lease.number} was given back before")
-        self._begin(now)
         floor, ward = self._floor, self._ward
+        floor.settled = []
+        if self._due and self._due[0][0] <= now:
+            ward.advance(now)
         backend = lease.home
         site = backend.site
         backend.slots.give_back(lease)
@@ -90,7 +94,8 @@ class Dispatcher:
         failed = verdict is Verdict.FAILED
         change = backend.health.ended(lease, ending, now, not failed or site.health.may_eject(backend.name, site.backed))
         if failed or verdict is Verdict.OK:
-            ward.learn(backend, not failed)
+            if backend.good is failed:
+                ward.learn(backend, not failed)
         elif verdict is Verdict.REFUSES_US:
             ward.refused(backend, ending, now)
         site.touch(backend)
@@ -143,15 +148,18 @@ class Dispatcher:
 
     def first_token(self, lease: Lease, now: float) -> Sequence[Ticket]:
         """The first real token of a lease's answer has come. Nothing happens to one that was given back."""
-        self._begin(now)
+        floor = self._floor
+        floor.settled = []
+        if self._due and self._due[0][0] <= now:
+            self._ward.advance(now)
         if isinstance(lease, Grant) and lease.live:
             backend = lease.home
             change = backend.health.first_token(lease, now, lease.room.plan.slo_ttft_s)
             if change or not backend.good:
                 self._ward.changed(backend, change, now)
                 self._ward.learn(backend, True)
-                self._floor.let_in(self._floor.rooms.values(), now)
-        return self._floor.settled
+                floor.let_in(floor.rooms.values(), now)
+        return floor.settled
 
     def leave(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         """The caller of a waiting request has left. Nothing happens to one that does not wait."""
@@ -234,9 +242,12 @@ class Dispatcher:
 
     def take_events(self) -> list[Event]:
         """What happened to backends and platforms since the last time?"""
-        events = list(self._ward.events)
-        self._ward.events.clear()
-        return events
+        events = self._ward.events
+        if not events:
+            return []
+        taken = list(events)
+        events.clear()
+        return taken
 
     def snapshot(self, now: float) -> State:
         """What does everything look like now?"""

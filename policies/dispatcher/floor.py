@@ -77,16 +77,18 @@ class Floor:
 
     def let_in(self, rooms: Iterable[Room], now: float) -> None:
         """Dispatches those who may go, until nobody may. Earlier rooms first."""
-        self._let_in(rooms, now)
+        for room in rooms:
+            if room.waiting:
+                self._fill(room, now)
         budget = self.budget
         while budget.withheld and budget.allows():
             budget.withheld = False
-            self._let_in(self.rooms.values(), now)
+            for room in self.rooms.values():
+                self._fill(room, now)
 
-    def _let_in(self, rooms: Iterable[Room], now: float) -> None:
-        for room in rooms:
-            while room.waiting and room.has_room and (picked := pick(room.lanes, room.find)) is not None:
-                self._call(picked[0], picked[1], room, now)
+    def _fill(self, room: Room, now: float) -> None:
+        while room.waiting and room.has_room and (picked := pick(room.lanes, room.find)) is not None:
+            self._call(picked[0], picked[1], room, now)
 
     def _call(self, seat: Seat, backend: Backend, room: Room, now: float) -> None:
         assert seat.line is not None

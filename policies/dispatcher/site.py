@@ -166,7 +166,7 @@ class Site:
     def touch(self, backend: Backend) -> None:
         """Its streams in flight have changed."""
         if backend.use is Use.OPEN:
-            in_flight, cap = backend.slots.in_flight, backend.cap
+            in_flight, cap = len(backend.slots.live), backend.cap
             free = cap - in_flight if in_flight < cap else 0
             self.free += free - backend.free
             backend.free = free

@@ -1,0 +1,479 @@
+"""What would the server do? The other host of the policies: one heap of what is to come instead of an event loop.
+
+It makes the calls that `proxy.dispatch` and `proxy.story` make, in the same order: arrive, first_token, give_back, again, leave, tick at
+`next_at`, probed. Which request goes where and when is the dispatcher's answer alone. What the host adds is the world: callers, their
+patience, backends that take their time or fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from heapq import heappop, heappush
+from math import inf
+from random import Random
+from typing import Any
+
+from lab.engine.model import Answer, Progress
+from lab.simulator.incidents import Incident, What
+from lab.simulator.scenario import Scenario
+from lab.simulator.station import Mode, Passage, Station
+from lab.simulator.tally import Batch, Happened, LaneTally, Sample, StationTally, Tally
+from lab.simulator.words import told
+from lab.simulator.workload import Caller
+from policies.dispatcher import Dispatcher
+from policies.failover import FailedOver
+from policies.model import Ending, Lease, Outcome, Plan, Refusal, Ticket, Verdict
+
+CONNECT_S = 0.001  # how long a refused connection, or an error status, takes
+PROBE_EVERY_S = 5.0  # policies.md 7, as `proxy.prober` does
+PROBE_TIMEOUT_S = 2.0
+
+OK = Ending(Verdict.OK, Outcome.OK, why="ok")
+LEFT = Ending(Verdict.NEUTRAL, Outcome.CLIENT_GONE, why="caller left")
+REFUSED = Ending(Verdict.FAILED, Outcome.UPSTREAM_CONNECT, maybe_starting=True, why="refused")
+RESET = Ending(Verdict.FAILED, Outcome.UPSTREAM_RESET, why="reset")
+STATUS_500 = Ending(Verdict.FAILED, Outcome.UPSTREAM_STATUS, why="status 500")
+LATE_TOKEN = Ending(Verdict.FAILED, Outcome.FIRST_TOKEN_TIMEOUT, why="no first token")
+CUT = Ending(Verdict.FAILED, Outcome.TRUNCATED, why="truncated")
+IDLE = Ending(Verdict.FAILED, Outcome.IDLE_TIMEOUT, why="idle_timeout")
+OUT_OF_TIME = Ending(Verdict.NEUTRAL, Outcome.TOTAL_TIMEOUT, why="total timeout")
+
+End = tuple[float, int, Callable[..., None], Any, Any]
+
+
+class Host:
+    """One run. `tally` is what came of it."""
+
+    def __init__(self, scenario: Scenario, callers: Iterator[Caller]) -> None:
+        self.scenario = scenario
+        self.plan = plan = scenario.plan
+        self.dispatcher = Dispatcher(plan, 0.0, scenario.seed)
+        self._callers = callers
+        self._heap: list[End] = []
+        self._entered = 0
+        self._under_way = 0
+        self._counting = False
+        self._faults = Random(f"{scenario.seed} faults")
+        self._ttft = scenario.backend_ttft.draw(Random(f"{scenario.seed} ttft")) if scenario.backend_ttft else None
+        self._jobs_left = scenario.jobs
+        self._stopped = False
+        self._until = inf  # end of the measured time, once it is known
+        caps = {backend.name: backend.max_streams for platform in plan.platforms for backend in platform.backends}
+        self.tally = Tally([LaneTally(lane.name) for lane in plan.lanes], {name: StationTally() for name in caps}, caps)
+        self._jobs = LaneTally("batch")
+        self._total_s = {name: facts.total_s for name, facts in scenario.pools.items()}
+        self._targets = scenario.latency is not None or any(facts.slo_ttft_s is not None for facts in scenario.pools.values())
+        if scenario.jobs:
+            self.tally.batch = Batch(scenario.jobs, scenario.deadline_s)
+        self.stations = {name: self._station(name, cap) for name, cap in caps.items()}
+        for incident in scenario.incidents:
+            self._enter(incident.at, self._happen, incident, None)
+        for name in scenario.probed:
+            self._enter(PROBE_EVERY_S, self._probe, self.stations[name], None)
+        if scenario.sample_every_s:
+            self._enter(0.0, self._sample, None, None)
+        if scenario.deadline_s is not None:
+            self._enter(scenario.deadline_s, self._stop, None, None)
+
+    def run(self) -> Tally:
+        """From the first caller until the last one is over, or the batch is."""
+        scenario, tally, heap, callers = self.scenario, self.tally, self._heap, self._callers
+        next_at, arrive, tick = self.dispatcher.next_at, self.dispatcher.arrive, self.dispatcher.tick
+        choose, lanes, pools = scenario.choose, tally.lanes, scenario.pools
+        patience_s = scenario.patience_s if scenario.seen_leaving else None
+        counting = False
+        caller = next(callers, None)
+        arrival_at = inf if caller is None else caller.at
+        number, now = 0, 0.0
+        while not self._stopped:
+            at = heap[0][0] if heap else inf
+            due_at = next_at()
+            if due_at is not None and due_at <= at and due_at <= arrival_at:
+                now = due_at
+                self._settle(tick(now), now)
+            elif arrival_at <= at and caller is not None:
+                now = arrival_at
+                if not counting and now >= scenario.warm_up_s and number >= scenario.warm_up_requests:
+                    counting = self._counting = True
+                    tally.began_at = now
+                number += 1
+                tally.ended_at = now
+                pool = choose(caller.request)
+                lane = self._jobs if caller.job else lanes[caller.request.lane]
+                if counting:
+                    lane.offered += 1
+                if pool is None or pool not in pools:
+                    lane.refused[Outcome.NOT_FOUND] += counting
+                else:
+                    passage = Passage(caller, pool, now, lane, counting)
+                    self._under_way += 1
+                    if patience_s is not None:
+                        self._enter(now + patience_s, self._leave, passage, None)
+                    self._settle(arrive(passage, now), now)
+                caller = next(callers, None)
+                if caller is None:
+                    arrival_at, self._until = inf, now
+                else:
+                    arrival_at = caller.at
+            elif caller is None and not self._under_way:
+                break
+            else:
+                now, _, what, subject, detail = heappop(heap)
+                what(subject, detail, now)
+        self._close(number, now)
+        return tally
+
+    # -- what the dispatcher answered
+
+    def _settle(self, settled: Iterable[Ticket], now: float) -> None:
+        for passage in settled:
+            answer = passage.answer
+            if type(answer) is Refusal:
+                self._refused(passage, answer, now)  # type: ignore[arg-type]
+            else:
+                self._attempt(passage, answer, now)  # type: ignore[arg-type]
+        events = self.dispatcher.take_events()
+        if events:
+            self._note(events, now)
+
+    def _attempt(self, passage: Passage, lease: Lease, now: float) -> None:
+        station = passage.station = self.stations[lease.backend]
+        live = station.live
+        live.add(passage)
+        tally = station.tally
+        tally.attempts += 1
+        if len(live) > tally.at_most:
+            tally.at_most = len(live)
+        if station.troubled and self._fails(passage, station, lease, now):
+            return
+        caller = passage.caller
+        if station.batch is not None:
+            tokens = caller.output_tokens
+            passage.work = Answer(caller.prompt_tokens, tokens, every=tokens, pace=station.factor, host=passage)
+            station.batch.arrive(passage.work, now)
+            self._watch(station)
+            self._enter(now + self.scenario.pools[passage.pool].first_token_s, self._overdue, passage, lease)
+            return
+        service_s = caller.service_s * station.factor
+        if self._ttft is not None:
+            ttft_s = self._ttft() * station.factor
+            service_s = max(service_s, ttft_s)
+            self._enter(now + ttft_s, self._first_token, passage, lease)
+        if service_s > self._total_s[passage.pool]:
+            self._enter(now + self._total_s[passage.pool], self._fail, passage, (lease, OUT_OF_TIME))
+        else:
+            self._entered = number = self._entered + 1
+            heappush(self._heap, (now + service_s, number, self._end, passage, lease))
+        if self._ttft is None:
+            self._first_token(passage, lease, now)
+
+    def _fails(self, passage: Passage, station: Station, lease: Lease, now: float) -> bool:
+        """Does this attempt come to nothing, whatever it would have been?"""
+        if station.mode is Mode.DEAD:
+            self._enter(now + CONNECT_S, self._fail, passage, (lease, REFUSED))
+        elif station.mode is Mode.HUNG:
+            self._enter(now + self.scenario.pools[passage.pool].first_token_s, self._fail, passage, (lease, LATE_TOKEN))
+        elif self._faults.random() < station.failing_ratio:
+            self._enter(now + CONNECT_S, self._fail, passage, (lease, STATUS_500))
+        else:
+            return False
+        return True
+
+    def _first_token(self, passage: Passage, lease: Lease, now: float) -> None:
+        if not lease.live or passage.stuck is lease:
+            return
+        passage.first_at = now
+        if passage.counted:
+            lane = passage.lane
+            waited_s = passage.waited_s
+            lane.waiting_s += waited_s
+            lane.waits.append(waited_s)
+            lane.dispatched_at.append(lease.granted_at)
+            lane.ttfts.append(now - passage.caller.at)
+        settled = self.dispatcher.first_token(lease, now)
+        if settled:
+            self._settle(settled, now)
+
+    def _end(self, passage: Passage, lease: Lease, now: float) -> None:
+        """The answer is whole."""
+        if not lease.live or passage.stuck is lease:
+            return
+        self._release(passage, lease, now)
+        if self._counting:
+            self._count_end(passage, now)
+        passage.over = True
+        self._under_way -= 1
+        settled = self.dispatcher.give_back(lease, OK, now)
+        if passage.caller.job:
+            self._job_done(now)
+        self._settle(settled, now)
+
+    def _count_end(self, passage: Passage, now: float) -> None:
+        lane, scenario = passage.lane, self.scenario
+        ttft_s = passage.first_at - passage.caller.at
+        useful = scenario.patience_s is None or ttft_s <= scenario.patience_s
+        good = useful
+        if self._targets:
+            facts = scenario.pools[passage.pool]
+            good = good and (facts.slo_ttft_s is None or ttft_s <= facts.slo_ttft_s)
+            tokens = passage.caller.output_tokens
+            if passage.work is not None and tokens > 1:
+                tpot_s = (now - passage.first_at) / (tokens - 1)
+                good = good and (facts.slo_tpot_s is None or tpot_s <= facts.slo_tpot_s)
+                if passage.counted:
+                    lane.tpots.append(tpot_s)
+        if now <= self._until:
+            lane.completed += 1
+            lane.good_completed += good
+        if passage.counted:
+            lane.answered += useful
+            lane.abandoned += not useful
+            lane.good += good
+
+    def _release(self, passage: Passage, lease: Lease, now: float) -> None:
+        station = passage.station
+        assert station is not None
+        station.live.remove(passage)
+        if self._counting:
+            began_at, granted_at, until = self.tally.began_at, lease.granted_at, self._until
+            held_s = (now if now < until else until) - (granted_at if granted_at > began_at else began_at)
+            if held_s > 0.0:
+                station.tally.stream_s += held_s
+
+    def _refused(self, passage: Passage, refusal: Refusal, now: float) -> None:
+        if passage.caller.job:
+            self._again_later(passage, refusal, now)
+            return
+        patience_s, lane = self.scenario.patience_s, passage.lane
+        passage.over = True
+        self._under_way -= 1
+        if not passage.counted:
+            return
+        lane.waiting_s += passage.waited_s
+        if patience_s is not None and now - passage.caller.at > patience_s:
+            lane.abandoned += 1
+        elif passage.attempts:
+            lane.failed[refusal.outcome] += 1
+        else:
+            lane.refused[refusal.outcome] += 1
+
+    # -- what goes wrong
+
+    def _fail(self, passage: Passage, detail: tuple[Lease, Ending], now: float) -> None:
+        """The attempt ends like this; before its first token it may be tried again."""
+        lease, ending = detail
+        if not lease.live:
+            return
+        self._release(passage, lease, now)
+        self._drop(passage, now)
+        self._settle(self.dispatcher.give_back(lease, ending, now), now)
+        if passage.first_at >= 0.0:
+            self._broken(passage, ending.outcome, now)
+        else:
+            self._settle(self.dispatcher.again(passage, ending, ending is not REFUSED, now), now)
+
+    def _broken(self, passage: Passage, outcome: Outcome, now: float) -> None:
+        """It ended after its first token: nothing is tried again."""
+        if passage.caller.job:
+            self._again_later(passage, Refusal(outcome, None), now)
+            return
+        passage.over = True
+        self._under_way -= 1
+        if passage.counted:
+            passage.lane.failed[outcome] += 1
+
+    def _drop(self, passage: Passage, now: float) -> None:
+        """The backend sees its connection close."""
+        station, work = passage.station, passage.work
+        if work is not None and station is not None:
+            passage.work = None
+            station.engine.leave(work, now)
+            self._watch(station)
+
+    def _overdue(self, passage: Passage, lease: Lease, now: float) -> None:
+        """With the engine's model: the deadline of the first token, then of the whole."""
+        if not lease.live:
+            return
+        if passage.first_at < 0.0:
+            self._fail(passage, (lease, LATE_TOKEN), now)
+            return
+        total_at = lease.granted_at + self._total_s[passage.pool]
+        if now >= total_at:
+            self._fail(passage, (lease, OUT_OF_TIME), now)
+        else:
+            self._enter(total_at, self._overdue, passage, lease)
+
+    def _leave(self, passage: Passage, _: None, now: float) -> None:
+        """The caller's patience is over, and it closes its connection."""
+        if passage.over or passage.first_at >= 0.0:
+            return
+        passage.over = True
+        self._under_way -= 1
+        lane, lease = passage.lane, passage.answer
+        if isinstance(lease, Lease) and lease.live:
+            self._release(passage, lease, now)
+            self._drop(passage, now)
+            self._settle(self.dispatcher.give_back(lease, LEFT, now), now)
+        else:
+            self._settle(self.dispatcher.leave(passage, now), now)
+        if passage.counted:
+            lane.abandoned += 1
+            lane.waiting_s += passage.waited_s
+
+    # -- a batch
+
+    def _job_done(self, now: float) -> None:
+        batch = self.tally.batch
+        assert batch is not None
+        batch.finished += 1
+        self._jobs_left -= 1
+        if not self._jobs_left:
+            batch.finished_at = now
+            self._stopped = True
+
+    def _again_later(self, passage: Passage, refusal: Refusal, now: float) -> None:
+        """Who runs a batch hands in again what was refused or broke, when told to."""
+        batch = self.tally.batch
+        assert batch is not None
+        batch.refusals += refusal.retry_after_s is not None
+        batch.failures += refusal.retry_after_s is None
+        self._enter(now + (refusal.retry_after_s or 60), self._resubmit, passage, None)
+
+    def _resubmit(self, passage: Passage, _: None, now: float) -> None:
+        again = Passage(passage.caller, passage.pool, now, passage.lane, passage.counted)
+        self._settle(self.dispatcher.arrive(again, now), now)
+
+    def _stop(self, *_: object) -> None:
+        self._stopped = True
+
+    # -- the world around
+
+    def _station(self, name: str, cap: int) -> Station:
+        latency = self.scenario.latency
+        if latency is not None:
+            latency = replace(latency, slots=self.scenario.engine_slots or cap)
+        return Station(name, cap, latency, self.tally.stations[name])
+
+    def _watch(self, station: Station) -> None:
+        """The engine's model is due at another time, perhaps."""
+        due_at = station.engine.next_at()
+        at = inf if due_at is None else due_at
+        if at != station.batch_at:
+            station.batch_at = at
+            if due_at is not None:
+                self._enter(at, self._produce, station, at)
+
+    def _produce(self, station: Station, at: float, now: float) -> None:
+        if station.batch_at != at:
+            return
+        station.batch_at = inf
+        for progress in station.engine.advance(now):
+            self._progress(progress)
+        self._watch(station)
+
+    def _progress(self, progress: Progress) -> None:
+        passage: Passage = progress.answer.host
+        if passage.work is not progress.answer:
+            return
+        lease = passage.lease
+        if passage.first_at < 0.0:
+            self._first_token(passage, lease, progress.at)
+        if progress.produced >= progress.answer.output_tokens:
+            self._end(passage, lease, progress.at)
+
+    def _probe(self, station: Station, _: None, now: float) -> None:
+        took_s = PROBE_TIMEOUT_S if station.mode is Mode.HUNG else 0.0
+        self._enter(now + took_s, self._probed, station, station.mode is Mode.UP)
+        self._enter(now + took_s + PROBE_EVERY_S, self._probe, station, None)
+
+    def _probed(self, station: Station, alive: bool, now: float) -> None:
+        self._settle(self.dispatcher.probed(station.name, alive, now), now)
+
+    def _happen(self, incident: Incident, _: None, now: float) -> None:
+        self.tally.happened.append(Happened(now, "planned", told(incident)))
+        what = incident.what
+        if what is What.CAP:
+            self.plan = _with_cap(self.plan, incident)
+            self.tally.caps.update(dict.fromkeys(incident.backends, int(incident.amount)))
+            self._settle(self.dispatcher.reconfigure(self.plan, now), now)
+        elif what is What.DRAIN:
+            self._settle(self.dispatcher.drain(incident.name, now), now)
+        elif what is What.UNDRAIN:
+            self._settle(self.dispatcher.undrain(incident.name, now), now)
+        for name in incident.backends:
+            self._befall(self.stations[name], what, incident.amount, now)
+
+    def _befall(self, station: Station, what: What, amount: float, now: float) -> None:
+        if what is What.RETURNS:
+            station.recover()
+        elif what is What.SLOW:
+            station.factor = amount
+        elif what is What.FAILS:
+            station.fail(amount)
+        elif what in (What.DIES, What.HANGS):
+            station.turn(Mode.DEAD if what is What.DIES else Mode.HUNG)
+            for passage in sorted(station.live, key=lambda each: each.caller.at):
+                lease = passage.lease
+                began = passage.first_at >= 0.0
+                if what is What.DIES:
+                    self._fail(passage, (lease, CUT if began else RESET), now)
+                else:
+                    facts = self.scenario.pools[passage.pool]
+                    passage.stuck = lease
+                    self._drop(passage, now)
+                    ending = (lease, IDLE if began else LATE_TOKEN)
+                    self._enter(now + (facts.idle_s if began else facts.first_token_s), self._fail, passage, ending)
+
+    # -- what is seen
+
+    def _note(self, events: Iterable[Any], now: float) -> None:
+        for event in events:
+            self.tally.failovers += isinstance(event, FailedOver)
+            self.tally.happened.append(Happened(now, type(event).__name__, told(event)))
+
+    def _sample(self, _: None, __: None, now: float) -> None:
+        state = self.dispatcher.snapshot(now)
+        waiting = {lane.name: 0 for lane in self.plan.lanes}
+        for pool in state.pools.values():
+            for name, lane in pool.lanes.items():
+                waiting[name] += lane.waiting
+        in_flight = {name: backend.in_flight for name, backend in state.backends.items()}
+        self.tally.samples.append(Sample(now, waiting, in_flight))
+        assert self.scenario.sample_every_s is not None
+        self._enter(now + self.scenario.sample_every_s, self._sample, None, None)
+
+    def _close(self, number: int, now: float) -> None:
+        tally = self.tally
+        tally.requests = number
+        tally.over_at = now
+        if self._stopped:
+            tally.ended_at = self._until = now
+            for station in self.stations.values():
+                for passage in list(station.live):
+                    self._release(passage, passage.lease, now)
+        if not self._counting:
+            tally.began_at = tally.ended_at
+        for lane in tally.lanes:
+            told_of = lane.answered + lane.abandoned + sum(lane.refused.values()) + sum(lane.failed.values())
+            lane.unfinished = lane.offered - told_of
+
+    def _enter(self, at: float, what: Callable[..., None], subject: Any, detail: Any) -> None:
+        self._entered = number = self._entered + 1
+        heappush(self._heap, (at, number, what, subject, detail))
+
+
+def _with_cap(plan: Plan, incident: Incident) -> Plan:
+    cap = int(incident.amount)
+    return replace(
+        plan,
+        platforms=tuple(
+            replace(
+                platform,
+                backends=tuple(
+                    replace(backend, max_streams=cap) if backend.name in incident.backends else backend for backend in platform.backends
+                ),
+            )
+            for platform in plan.platforms
+        ),
+    )
