@@ -82,7 +82,10 @@ class Load:
 
     def arrived(self, now: float) -> None:
         """A request arrived, whatever becomes of it."""
-        self._arrivals.add(1, now)
+        arrivals = self._arrivals
+        if now >= arrivals._ends_at:
+            arrivals._turn(now)
+        arrivals._recent += 1.0
 
     def returned(self, held_s: float, now: float) -> None:
         """A slot came back after `held_s` seconds."""

@@ -53,17 +53,20 @@ class Host:
         self._heap: list[End] = []
         self._entered = 0
         self._under_way = 0
+        self._tell_first_token, self._tell_give_back = self.dispatcher.first_token, self.dispatcher.give_back
         self._counting = False
         self._faults = Random(f"{scenario.seed} faults")
         self._ttft = scenario.backend_ttft.draw(Random(f"{scenario.seed} ttft")) if scenario.backend_ttft else None
         self._jobs_left = scenario.jobs
         self._stopped = False
+        self._sampled = scenario.sample_every_s is not None
         self._until = inf  # end of the measured time, once it is known
         caps = {backend.name: backend.max_streams for platform in plan.platforms for backend in platform.backends}
-        self.tally = Tally([LaneTally(lane.name) for lane in plan.lanes], {name: StationTally() for name in caps}, caps)
+        self.tally = Tally([LaneTally(lane.name) for lane in plan.lanes], {}, caps)
         self._jobs = LaneTally("batch")
         self._total_s = {name: facts.total_s for name, facts in scenario.pools.items()}
-        self._targets = scenario.latency is not None or any(facts.slo_ttft_s is not None for facts in scenario.pools.values())
+        has_slo = any(facts.slo_ttft_s is not None for facts in scenario.pools.values())
+        self._targets = has_slo or scenario.latency is not None or scenario.patience_s is not None  # not every answer is a good one
         if scenario.jobs:
             self.tally.batch = Batch(scenario.jobs, scenario.deadline_s)
         self.stations = {name: self._station(name, cap) for name, cap in caps.items()}
@@ -82,7 +85,7 @@ class Host:
         next_at, arrive, tick = self.dispatcher.next_at, self.dispatcher.arrive, self.dispatcher.tick
         choose, lanes, pools = scenario.choose, tally.lanes, scenario.pools
         patience_s = scenario.patience_s if scenario.seen_leaving else None
-        counting = False
+        attempt, counting = self._attempt, False
         caller = next(callers, None)
         arrival_at = inf if caller is None else caller.at
         number, now = 0, 0.0
@@ -92,6 +95,7 @@ class Host:
             if due_at is not None and due_at <= at and due_at <= arrival_at:
                 now = due_at
                 self._settle(tick(now), now)
+                self._note(now)
             elif arrival_at <= at and caller is not None:
                 now = arrival_at
                 if not counting and now >= scenario.warm_up_s and number >= scenario.warm_up_requests:
@@ -110,7 +114,11 @@ class Host:
                     self._under_way += 1
                     if patience_s is not None:
                         self._enter(now + patience_s, self._leave, passage, None)
-                    self._settle(arrive(passage, now), now)
+                    for settled in arrive(passage, now):
+                        if type(settled.answer) is Refusal:
+                            self._refused(settled, settled.answer, now)
+                        else:
+                            attempt(settled, settled.answer, now)
                 caller = next(callers, None)
                 if caller is None:
                     arrival_at, self._until = inf, now
@@ -130,33 +138,26 @@ class Host:
         for passage in settled:
             answer = passage.answer
             if type(answer) is Refusal:
-                self._refused(passage, answer, now)  # type: ignore[arg-type]
+                self._refused(passage, answer, now)
             else:
-                self._attempt(passage, answer, now)  # type: ignore[arg-type]
-        events = self.dispatcher.take_events()
-        if events:
-            self._note(events, now)
+                self._attempt(passage, answer, now)
 
     def _attempt(self, passage: Passage, lease: Lease, now: float) -> None:
         station = passage.station = self.stations[lease.backend]
         live = station.live
         live.add(passage)
-        tally = station.tally
-        tally.attempts += 1
-        if len(live) > tally.at_most:
-            tally.at_most = len(live)
+        station.attempts += 1
+        if len(live) > station.at_most:
+            station.at_most = len(live)
         if station.troubled and self._fails(passage, station, lease, now):
             return
-        caller = passage.caller
         if station.batch is not None:
-            tokens = caller.output_tokens
-            passage.work = Answer(caller.prompt_tokens, tokens, every=tokens, pace=station.factor, host=passage)
-            station.batch.arrive(passage.work, now)
-            self._watch(station)
-            self._enter(now + self.scenario.pools[passage.pool].first_token_s, self._overdue, passage, lease)
+            self._generate(passage, station, lease, now)
             return
-        service_s = caller.service_s * station.factor
-        if self._ttft is not None:
+        service_s = passage.caller.service_s * station.factor
+        if self._ttft is None:
+            self._first_token(passage, lease, now)
+        else:
             ttft_s = self._ttft() * station.factor
             service_s = max(service_s, ttft_s)
             self._enter(now + ttft_s, self._first_token, passage, lease)
@@ -165,8 +166,15 @@ class Host:
         else:
             self._entered = number = self._entered + 1
             heappush(self._heap, (now + service_s, number, self._end, passage, lease))
-        if self._ttft is None:
-            self._first_token(passage, lease, now)
+
+    def _generate(self, passage: Passage, station: Station, lease: Lease, now: float) -> None:
+        """The engine's model takes it from here."""
+        caller = passage.caller
+        tokens = caller.output_tokens
+        passage.work = Answer(caller.prompt_tokens, tokens, every=tokens, pace=station.factor, host=passage)
+        station.engine.arrive(passage.work, now)
+        self._watch(station)
+        self._enter(now + self.scenario.pools[passage.pool].first_token_s, self._overdue, passage, lease)
 
     def _fails(self, passage: Passage, station: Station, lease: Lease, now: float) -> bool:
         """Does this attempt come to nothing, whatever it would have been?"""
@@ -186,35 +194,40 @@ class Host:
         passage.first_at = now
         if passage.counted:
             lane = passage.lane
-            waited_s = passage.waited_s
-            lane.waiting_s += waited_s
-            lane.waits.append(waited_s)
-            lane.dispatched_at.append(lease.granted_at)
-            lane.ttfts.append(now - passage.caller.at)
-        settled = self.dispatcher.first_token(lease, now)
-        if settled:
+            lane.waits.append(passage.waited_s)
+            lane.ttfts.append(now - passage.arrived_at)
+            if self._sampled:
+                lane.dispatched_at.append(lease.granted_at)
+        settled = self._tell_first_token(lease, now)
+        if settled or lease.probe:
             self._settle(settled, now)
+            self._note(now)
 
     def _end(self, passage: Passage, lease: Lease, now: float) -> None:
         """The answer is whole."""
         if not lease.live or passage.stuck is lease:
             return
-        self._release(passage, lease, now)
         if self._counting:
+            self._release(passage, lease, now)
             self._count_end(passage, now)
+        else:
+            passage.station.live.remove(passage)  # type: ignore[union-attr]
         passage.over = True
+        passage.work = None
         self._under_way -= 1
-        settled = self.dispatcher.give_back(lease, OK, now)
+        settled = self._tell_give_back(lease, OK, now)
         if passage.caller.job:
             self._job_done(now)
-        self._settle(settled, now)
+        if settled or lease.probe:
+            self._settle(settled, now)
+            self._note(now)
 
     def _count_end(self, passage: Passage, now: float) -> None:
         lane, scenario = passage.lane, self.scenario
-        ttft_s = passage.first_at - passage.caller.at
-        useful = scenario.patience_s is None or ttft_s <= scenario.patience_s
-        good = useful
+        useful = good = True
         if self._targets:
+            ttft_s = passage.first_at - passage.arrived_at
+            useful = good = scenario.patience_s is None or ttft_s <= scenario.patience_s
             facts = scenario.pools[passage.pool]
             good = good and (facts.slo_ttft_s is None or ttft_s <= facts.slo_ttft_s)
             tokens = passage.caller.output_tokens
@@ -239,7 +252,7 @@ class Host:
             began_at, granted_at, until = self.tally.began_at, lease.granted_at, self._until
             held_s = (now if now < until else until) - (granted_at if granted_at > began_at else began_at)
             if held_s > 0.0:
-                station.tally.stream_s += held_s
+                station.stream_s += held_s
 
     def _refused(self, passage: Passage, refusal: Refusal, now: float) -> None:
         if passage.caller.job:
@@ -272,6 +285,7 @@ class Host:
             self._broken(passage, ending.outcome, now)
         else:
             self._settle(self.dispatcher.again(passage, ending, ending is not REFUSED, now), now)
+        self._note(now)
 
     def _broken(self, passage: Passage, outcome: Outcome, now: float) -> None:
         """It ended after its first token: nothing is tried again."""
@@ -353,7 +367,7 @@ class Host:
         latency = self.scenario.latency
         if latency is not None:
             latency = replace(latency, slots=self.scenario.engine_slots or cap)
-        return Station(name, cap, latency, self.tally.stations[name])
+        return Station(name, latency)
 
     def _watch(self, station: Station) -> None:
         """The engine's model is due at another time, perhaps."""
@@ -389,6 +403,7 @@ class Host:
 
     def _probed(self, station: Station, alive: bool, now: float) -> None:
         self._settle(self.dispatcher.probed(station.name, alive, now), now)
+        self._note(now)
 
     def _happen(self, incident: Incident, _: None, now: float) -> None:
         self.tally.happened.append(Happened(now, "planned", told(incident)))
@@ -403,6 +418,7 @@ class Host:
             self._settle(self.dispatcher.undrain(incident.name, now), now)
         for name in incident.backends:
             self._befall(self.stations[name], what, incident.amount, now)
+        self._note(now)
 
     def _befall(self, station: Station, what: What, amount: float, now: float) -> None:
         if what is What.RETURNS:
@@ -427,8 +443,9 @@ class Host:
 
     # -- what is seen
 
-    def _note(self, events: Iterable[Any], now: float) -> None:
-        for event in events:
+    def _note(self, now: float) -> None:
+        """What the dispatcher says has happened: asked after whatever may change health."""
+        for event in self.dispatcher.take_events():
             self.tally.failovers += isinstance(event, FailedOver)
             self.tally.happened.append(Happened(now, type(event).__name__, told(event)))
 
@@ -447,6 +464,7 @@ class Host:
         tally = self.tally
         tally.requests = number
         tally.over_at = now
+        self._note(now)
         if self._stopped:
             tally.ended_at = self._until = now
             for station in self.stations.values():
@@ -454,7 +472,10 @@ class Host:
                     self._release(passage, passage.lease, now)
         if not self._counting:
             tally.began_at = tally.ended_at
+        for name, station in self.stations.items():
+            tally.stations[name] = StationTally(station.at_most, station.attempts, station.stream_s)
         for lane in tally.lanes:
+            lane.waiting_s += sum(lane.waits)
             told_of = lane.answered + lane.abandoned + sum(lane.refused.values()) + sum(lane.failed.values())
             lane.unfinished = lane.offered - told_of
 

@@ -6,7 +6,7 @@ import enum
 from math import inf
 
 from lab.engine.model import Answer, Batch, Latency
-from lab.simulator.tally import LaneTally, StationTally
+from lab.simulator.tally import LaneTally
 from lab.simulator.workload import Caller
 from policies.model import Lease, Ticket
 
@@ -25,7 +25,7 @@ class Passage(Ticket):
     __slots__ = ("caller", "counted", "first_at", "lane", "over", "station", "stuck", "work")
 
     def __init__(self, caller: Caller, pool: str, now: float, lane: LaneTally, counted: bool) -> None:
-        super().__init__(caller.request, pool, now)
+        Ticket.__init__(self, caller.request, pool, now)
         self.caller = caller
         self.lane = lane
         self.counted = counted
@@ -45,17 +45,18 @@ class Passage(Ticket):
 class Station:
     """One backend of the simulated world."""
 
-    __slots__ = ("batch", "batch_at", "factor", "failing_ratio", "latency", "live", "mode", "name", "tally", "troubled")
+    __slots__ = ("at_most", "attempts", "batch", "batch_at", "factor", "failing_ratio", "live", "mode", "name", "stream_s", "troubled")
 
-    def __init__(self, name: str, cap: int, latency: Latency | None, tally: StationTally) -> None:
+    def __init__(self, name: str, latency: Latency | None) -> None:
         self.name = name
-        self.tally = tally
+        self.attempts = 0
+        self.at_most = 0  # streams at once
+        self.stream_s = 0.0  # stream-seconds in the measured time
         self.mode = Mode.UP
         self.factor = 1.0  # on all its times
         self.failing_ratio = 0.0
         self.troubled = False  # not every attempt comes to something
         self.live: set[Passage] = set()
-        self.latency = latency
         self.batch = Batch(latency, 0.0) if latency is not None else None
         self.batch_at = inf  # when the engine's model is next due, as entered in the agenda
 

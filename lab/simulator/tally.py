@@ -39,15 +39,13 @@ class LaneTally:
         self.tpots = array("d")
 
 
+@dataclass(frozen=True, slots=True)
 class StationTally:
-    """One backend."""
+    """One backend. `at_most` and `attempts` over the whole run, `stream_s` in the measured time."""
 
-    __slots__ = ("at_most", "attempts", "stream_s")
-
-    def __init__(self) -> None:
-        self.attempts = 0
-        self.at_most = 0  # streams at once, over the whole run
-        self.stream_s = 0.0  # stream-seconds in the measured time
+    at_most: int = 0
+    attempts: int = 0
+    stream_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from policies.refusal import FALLBACK_S, retry_after_s
 from policies.retries import attempts_allowed, may_pay_twice, may_retry
 from policies.slots import LeaseReturned
 
+_OK, _FAILED, _REFUSES_US = Verdict.OK, Verdict.FAILED, Verdict.REFUSES_US  # looked up once
+
 
 class Dispatcher:
     """Composes lanes, slots, selection, health, failover and retries. Times are seconds on one monotonic clock.
@@ -91,15 +93,15 @@ class Dispatcher:
         floor.budget.ended(lease.retry)
         lease.room.returned(now - lease.granted_at, lease.slotless, now)
         verdict = ending.verdict
-        failed = verdict is Verdict.FAILED
+        failed = verdict is _FAILED
         change = backend.health.ended(lease, ending, now, not failed or site.health.may_eject(backend.name, site.backed))
-        if failed or verdict is Verdict.OK:
+        if failed or verdict is _OK:
             if backend.good is failed:
                 ward.learn(backend, not failed)
-        elif verdict is Verdict.REFUSES_US:
+        elif verdict is _REFUSES_US:
             ward.refused(backend, ending, now)
         site.touch(backend)
-        if change or verdict is Verdict.REFUSES_US:
+        if change or verdict is _REFUSES_US:
             ward.changed(backend, change, now)
             floor.let_in(floor.rooms.values(), now)
         else:
@@ -181,7 +183,11 @@ class Dispatcher:
 
     def next_at(self) -> float | None:
         """When must `tick` be called at the latest, if nothing else is before?"""
-        return self._floor.agenda.next_at()
+        due = self._due
+        if not due:
+            return None
+        at, _, first = due[0]
+        return at if first.due_at == at else self._floor.agenda.next_at()
 
     # -- what is learnt of backends and platforms
 

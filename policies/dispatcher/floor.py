@@ -44,16 +44,12 @@ class Floor:
     def grant(self, ticket: Ticket, room: Room, lane: Lane, backend: Backend, now: float) -> None:
         """The request goes to this backend."""
         self._number = number = self._number + 1
-        slotless = ticket.slotless
-        site = backend.site
-        lease = Grant(number, room.name, site.name, backend.name, now, backend.health.epoch, probe=False, slotless=slotless)
-        lease.home = backend
-        lease.room = room
-        lease.retry = retry = ticket.attempts > 0
+        slotless, retry = ticket.slotless, ticket.attempts > 0
+        lease = Grant(number, room, backend, now, slotless=slotless, retry=retry)
         if not slotless:
             lease.probe = backend.health.granted(number, now)
             backend.slots.take(lease)
-            site.touch(backend)
+            backend.site.touch(backend)
             if lease.probe:
                 self.agenda.enter(backend, backend.health.next_at())
         room.granted(lane, backend, lease.probe, now)

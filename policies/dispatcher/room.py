@@ -181,7 +181,7 @@ class Room:
     def granted(self, lane: Lane, backend: Backend, probe: bool, now: float) -> None:
         """A request of this lane was dispatched."""
         self.in_flight += 1
-        self._dispatched[lane.index].add(1, now)
+        self._dispatched[lane.index].add(1.0, now)
         if self.ramping and not probe and backend.site in self.sites:
             self.failover.charge(self.sites.index(backend.site))
 

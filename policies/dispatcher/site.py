@@ -33,6 +33,9 @@ class Use(enum.Enum):
     OUT = "out"  # ejected or drained: nothing to wait for
 
 
+_OPEN = Use.OPEN  # looked up once
+
+
 class Backend(Ranked):
     """One backend: its plan, its slots, its health, and what follows from them."""
 
@@ -57,9 +60,21 @@ class Grant(Lease):
 
     __slots__ = ("home", "retry", "room")
 
-    home: Backend
-    room: Room
-    retry: bool
+    def __init__(self, number: int, room: Room, home: Backend, granted_at: float, *, slotless: bool, retry: bool) -> None:
+        site = home.site
+        self.number = number
+        self.pool = room.name
+        self.platform = site.name
+        self.backend = home.name
+        self.granted_at = granted_at
+        self.epoch = home.health.epoch
+        self.probe = False
+        self.slotless = slotless
+        self.first_token_at = None
+        self.live = True
+        self.home = home
+        self.room = room
+        self.retry = retry
 
 
 class Site:
@@ -165,7 +180,7 @@ class Site:
 
     def touch(self, backend: Backend) -> None:
         """Its streams in flight have changed."""
-        if backend.use is Use.OPEN:
+        if backend.use is _OPEN:
             in_flight, cap = len(backend.slots.live), backend.cap
             free = cap - in_flight if in_flight < cap else 0
             self.free += free - backend.free
