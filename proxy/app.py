@@ -31,8 +31,9 @@ from proxy.settings.root import Settings
 from proxy.telemetry import view
 from proxy.telemetry.access_log import line as access_line
 from proxy.telemetry.events import ProcessLog
-from proxy.telemetry.log_writer import LogWriter, open_sink
+from proxy.telemetry.log_writer import LogWriter, Sink, open_sink
 from proxy.telemetry.telemetry import Telemetry
+from proxy.telemetry.trace import Trace
 from proxy.telemetry.view import State
 
 BACKLOG = 4096
@@ -85,13 +86,16 @@ class Fairlane:
         self._started_at = clock.now()
         self._tokens = wiring.token_estimate()
         self._writer = LogWriter(open_sink(settings.server.access_log), access_line)
+        self._trace = Trace(_trace_sink(settings))
         self._log = ProcessLog(self._writer, clock.wall)
         self._deadlines = Deadlines(loop)
         self.telemetry = Telemetry(wiring.inventory(settings), self._writer, now=clock.now(), wall=clock.wall(), version=_version())
         dispatcher = wiring.dispatcher(settings, clock.now(), seed=int.from_bytes(os.urandom(8), "big"))
         self.lobby = Lobby(dispatcher, loop, self._note)
         edition = wiring.edition(settings, loop, self._tokens)
-        self.service = Service(loop, self._deadlines, self.lobby, self.telemetry, self._tokens, self._log, edition, self._ready)
+        self.service = Service(
+            loop, self._deadlines, self.lobby, self.telemetry, self._tokens, self._log, edition, self._ready, self._trace
+        )
         self.door = Door(self.service, edition.limits, loop, self._deadlines)
         self._prober = Prober(self._probed)
         self._tls = _server_tls(settings)
@@ -118,6 +122,8 @@ class Fairlane:
         try:
             self._writer.start()
             self._exit.callback(self._writer.close)
+            self._trace.start()
+            self._exit.callback(self._close_trace)
             self._deadlines.start()
             self._exit.callback(self._deadlines.stop)
             self._exit.callback(self.lobby.close)
@@ -140,6 +146,11 @@ class Fairlane:
 
     async def __aexit__(self, *_: object) -> None:
         await self._exit.aclose()
+
+    def _close_trace(self) -> None:
+        self._trace.close()
+        if self._trace.dropped:
+            self._log.warning("trace_incomplete", lines_dropped=self._trace.dropped)
 
     async def _close_door(self) -> None:
         if self._listener is not None:
@@ -198,6 +209,7 @@ class Fairlane:
                 edition = wiring.edition(loaded.settings, self._loop, self._tokens, self.service.edition)
                 tls = _server_tls(loaded.settings)
                 sink = open_sink(loaded.settings.server.access_log) if not problems else None
+                recording = _trace_sink(loaded.settings) if not problems else None
             except SettingsError as error:
                 problems = [str(problem) for problem in error.problems]
             except (OSError, ssl.SSLError, ValueError) as error:
@@ -208,6 +220,7 @@ class Fairlane:
                 return ReloadResult(False, problems)
             self._adopt(loaded.settings, edition, tls)
             self._writer.switch(sink)
+            self._trace.switch(recording)
             warnings = [str(warning) for warning in loaded.warnings]
             self._log.info("reloaded", warnings=warnings)
             return ReloadResult(True, (), warnings)
@@ -279,6 +292,10 @@ async def _either(wait: Any, within_s: float) -> None:
             await wait
     except TimeoutError:
         pass
+
+
+def _trace_sink(settings: Settings) -> Sink | None:
+    return None if settings.server.trace is None else open_sink(str(settings.server.trace))
 
 
 def _server_tls(settings: Settings) -> ssl.SSLContext | None:

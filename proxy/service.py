@@ -26,6 +26,7 @@ from proxy.story import Story
 from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.record import Record
 from proxy.telemetry.telemetry import Telemetry
+from proxy.telemetry.trace import Trace
 
 _HEALTH = b"/health"
 _FAULTS = {
@@ -52,6 +53,7 @@ class Service:
         log: ProcessLog,
         edition: Edition,
         ready: Callable[[], bool],
+        trace: Trace,
     ) -> None:
         self.loop = loop
         self.deadlines = deadlines
@@ -62,6 +64,7 @@ class Service:
         self._tokens = tokens
         self._log = log
         self._ready = ready
+        self._trace = trace
         self._backends = dict(edition.backends)
         self._intake_overhead = telemetry.overhead("intake").observe
         self.dispatch_overhead = telemetry.overhead("dispatch").observe
@@ -171,6 +174,7 @@ class Service:
         if not record.tokens_in:
             record.tokens_in = request.prompt_tokens
         self.telemetry.finish(record, clock.now())
+        self._trace.put(record, request)
 
     def report(self, story: Story, error: Exception) -> None:
         """A fault of ours: to be seen by an operator, never by a caller."""

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterable, Mapping
 
 from policies.dispatcher import Dispatcher
+from policies.routing import Router
 from policies.tokens import TokenEstimate
 from proxy import translation
 from proxy.edition import Backend, Edition, Pool
@@ -40,13 +41,7 @@ def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEs
     lanes = list(settings.lanes)
     return Edition(
         plan=translation.plan(settings),
-        reception=Reception(
-            identities=_identities(settings, lanes),
-            lanes=lanes,
-            max_body_bytes=settings.server.max_body_bytes,
-            needs_text=router.needs_text,
-            tokens=tokens,
-        ),
+        reception=reception(settings, router, tokens),
         router=router,
         lanes=translation.plan(settings).lanes,
         pools={name: _pool(name, pool, lanes) for name, pool in settings.pools.items()},
@@ -56,6 +51,27 @@ def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEs
         expose=settings.server.expose,
         trusted_proxies=settings.server.trusted_proxies,
     )
+
+
+def reception(settings: Settings, router: Router, tokens: TokenEstimate) -> Reception:
+    """Who reads what comes in."""
+    lanes = list(settings.lanes)
+    return Reception(
+        identities=_identities(settings, lanes),
+        lanes=lanes,
+        max_body_bytes=settings.server.max_body_bytes,
+        needs_text=router.needs_text,
+        tokens=tokens,
+    )
+
+
+def identities_by_name(settings: Settings) -> dict[str, Identity]:
+    """Everybody who may call, by the name that logs and limits know; `anonymous` for those without a key."""
+    lanes = list(settings.lanes)
+    found = {key.name: _identity(key.name, key, lanes) for key in settings.keys}
+    if settings.anonymous is not None:
+        found.setdefault("anonymous", _identity("anonymous", settings.anonymous, lanes))
+    return found
 
 
 def inventory(settings: Settings) -> Inventory:

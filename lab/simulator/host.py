@@ -7,7 +7,7 @@ patience, backends that take their time or fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
@@ -82,7 +82,8 @@ class Host:
     def run(self) -> Tally:
         """From the first caller until the last one is over, or the batch is."""
         scenario, tally, heap, callers = self.scenario, self.tally, self._heap, self._callers
-        next_at, arrive, tick = self.dispatcher.next_at, self.dispatcher.arrive, self.dispatcher.tick
+        next_at, tick = self.dispatcher.next_at, self.dispatcher.tick
+        arrive: Callable[[Ticket, float], Sequence[Any]] = self.dispatcher.arrive  # who settles are passages: ours
         choose, lanes, pools = scenario.choose, tally.lanes, scenario.pools
         patience_s = scenario.patience_s if scenario.seen_leaving else None
         attempt, counting = self._attempt, False
@@ -134,7 +135,7 @@ class Host:
 
     # -- what the dispatcher answered
 
-    def _settle(self, settled: Iterable[Ticket], now: float) -> None:
+    def _settle(self, settled: Iterable[Any], now: float) -> None:
         for passage in settled:
             answer = passage.answer
             if type(answer) is Refusal:

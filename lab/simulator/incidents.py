@@ -1,12 +1,12 @@
 """What happens to the backends meanwhile? The events planned for a run: `--events FILE`, YAML or JSON.
 
-    - {at: 60s, backend: gpu-a, event: dies}            # refuses connections; its streams are reset
-    - {at: 120s, backend: gpu-a, event: returns}        # as at the start: alive, at its own speed, without faults
-    - {at: 180s, backend: gpu-a, cap: 8}                # as a reload with another max_streams
-    - {at: 200s, platform: rented, event: slow, factor: 3}    # everything takes three times as long from now on
-    - {at: 300s, backend: gpu-b, event: fails, share: 30%}    # so many attempts end with status 500
-    - {at: 400s, backend: gpu-b, event: hangs}          # accepts, and says nothing more
-    - {at: 500s, platform: own, event: drain}           # the operator's levers: drain, undrain
+- {at: 60s, backend: gpu-a, event: dies}            # refuses connections; its streams are reset
+- {at: 120s, backend: gpu-a, event: returns}        # as at the start: alive, at its own speed, without faults
+- {at: 180s, backend: gpu-a, cap: 8}                # as a reload with another max_streams
+- {at: 200s, platform: rented, event: slow, factor: 3}    # everything takes three times as long from now on
+- {at: 300s, backend: gpu-b, event: fails, share: 30%}    # so many attempts end with status 500
+- {at: 400s, backend: gpu-b, event: hangs}          # accepts, and says nothing more
+- {at: 500s, platform: own, event: drain}           # the operator's levers: drain, undrain
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _incident(node: Node, backends: Mapping[str, str]) -> Incident:
         raise ValueError("must be a mapping, such as {at: 60s, backend: gpu-a, event: dies}")
     for key in said:
         if key not in KEYS:
-            raise ValueError(f'{key} is no key here{did_you_mean(key, KEYS)}')
+            raise ValueError(f"{key} is no key here{did_you_mean(key, KEYS)}")
     name, concerned = _concerned(said, backends)
     event = said.get("event", "cap" if "cap" in said else None)
     words = [each.value for each in What]

@@ -116,10 +116,7 @@ def changes(before: Document, after: Document) -> Document:
         lanes[name] = {
             **{key: other[key] - one[key] for key in COMPARED},
             "refused": sum(other["refused"].values()) - sum(one["refused"].values()),
-            **{
-                kind: {key: _difference(one[kind][key], other[kind][key]) for key in COMPARED_TIMES}
-                for kind in ("queue_wait_s", "ttft_s")
-            },
+            **{kind: {key: _difference(one[kind][key], other[kind][key]) for key in COMPARED_TIMES} for kind in ("queue_wait_s", "ttft_s")},
         }
     backends = {
         name: {key: after["backends"][name][key] - before["backends"][name][key] for key in ("mean_in_flight", "utilisation")}

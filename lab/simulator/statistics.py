@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 BATCHES = 20
 BATCH_SAMPLES_MIN = 50
 LAG_MAX = 0.3
-_T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093)  # fmt: skip
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093,
+)  # fmt: skip
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
@@ -48,7 +51,7 @@ def batch_interval(samples: Sequence[float]) -> tuple[float, float] | None:
     means = [math.fsum(samples[index * size : (index + 1) * size]) / size for index in range(BATCHES)]
     mean = math.fsum(means) / BATCHES
     variance = math.fsum((each - mean) ** 2 for each in means)
-    if variance and math.fsum((a - mean) * (b - mean) for a, b in zip(means, means[1:], strict=False)) / variance > LAG_MAX:
+    if variance and math.fsum((a - mean) * (b - mean) for a, b in pairwise(means)) / variance > LAG_MAX:
         return None
     return interval(means)
 

@@ -104,12 +104,18 @@ def _lane(given: Arrivals, sizes: Sizes, lane: int, name: str, tenants: Tenants,
             yield Caller(at, Request(f"{name}-{turn}", tenant, lane, traffic), service(), 0, 0)
             continue
         prompt_tokens, output_tokens = int(prompt()), max(1, int(output()))
-        yield Caller(at, sized(f"{name}-{turn}", tenant, lane, traffic, prompt_tokens, output_tokens), service(), prompt_tokens, output_tokens)
+        yield Caller(
+            at, sized(f"{name}-{turn}", tenant, lane, traffic, prompt_tokens, output_tokens), service(), prompt_tokens, output_tokens
+        )
 
 
 def size_draws(sizes: Sizes, seed: str) -> tuple[Draw, Draw, Draw]:
     """Slot-holding time, prompt tokens, output tokens: each drawn from a generator of its own."""
-    spreads = (sizes.service or Spread("fixed", 0.0), sizes.prompt_tokens or Spread("fixed", 0.0), sizes.output_tokens or Spread("fixed", 1.0))
+    spreads = (
+        sizes.service or Spread("fixed", 0.0),
+        sizes.prompt_tokens or Spread("fixed", 0.0),
+        sizes.output_tokens or Spread("fixed", 1.0),
+    )
     service, prompt, output = (spread.draw(Random(f"{seed} {index}")) for index, spread in enumerate(spreads))
     return service, prompt, output
 

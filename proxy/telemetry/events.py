@@ -13,6 +13,7 @@ import msgspec
 from proxy import clock
 from proxy.telemetry.access_log import encode
 from proxy.telemetry.log_writer import LogWriter
+from proxy.telemetry.record import Record
 
 GOOD_OR_USUAL = frozenset({"recovered", "failed_back", "ramping", "resting"})
 _WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -21,7 +22,7 @@ _WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 class ProcessLog:
     """The operator's log. Values must never be secrets; every line has time, level and event."""
 
-    def __init__(self, writer: LogWriter, wall: Callable[[], float] = clock.wall, now: Callable[[], float] = clock.now) -> None:
+    def __init__(self, writer: LogWriter[Record], wall: Callable[[], float] = clock.wall, now: Callable[[], float] = clock.now) -> None:
         self._writer = writer
         self._wall = wall
         self._now = now

@@ -38,7 +38,7 @@ class Inventory:
 class Telemetry:
     """All metrics of one process. Not thread-safe: to be called on the event loop's thread. No call waits for anything."""
 
-    def __init__(self, inventory: Inventory, log: LogWriter, *, now: float, wall: float, version: str) -> None:
+    def __init__(self, inventory: Inventory, log: LogWriter[Record], *, now: float, wall: float, version: str) -> None:
         self._book = Book()
         self._log = log
         self._access_log = AccessLog(log)
