@@ -15,30 +15,19 @@ from random import Random
 from typing import Any
 
 from lab.engine.model import Answer, Progress
-from lab.simulator.incidents import Incident, What
+from lab.simulator.endings import LATE_TOKEN, LEFT, OK, OUT_OF_TIME, REFUSED, STATUS_500
+from lab.simulator.jobs import Jobs
 from lab.simulator.scenario import Scenario
 from lab.simulator.station import Mode, Passage, Station
-from lab.simulator.tally import Batch, Happened, LaneTally, Sample, StationTally, Tally
+from lab.simulator.tally import Happened, LaneTally, Sample, StationTally, Tally
+from lab.simulator.troubles import Troubles
 from lab.simulator.words import told
 from lab.simulator.workload import Caller
 from policies.dispatcher import Dispatcher
 from policies.failover import FailedOver
-from policies.model import Ending, Lease, Outcome, Plan, Refusal, Ticket, Verdict
+from policies.model import Ending, Lease, Outcome, Refusal, Ticket
 
 CONNECT_S = 0.001  # how long a refused connection, or an error status, takes
-PROBE_EVERY_S = 5.0  # policies.md 7, as `proxy.prober` does
-PROBE_TIMEOUT_S = 2.0
-
-OK = Ending(Verdict.OK, Outcome.OK, why="ok")
-LEFT = Ending(Verdict.NEUTRAL, Outcome.CLIENT_GONE, why="caller left")
-REFUSED = Ending(Verdict.FAILED, Outcome.UPSTREAM_CONNECT, maybe_starting=True, why="refused")
-RESET = Ending(Verdict.FAILED, Outcome.UPSTREAM_RESET, why="reset")
-STATUS_500 = Ending(Verdict.FAILED, Outcome.UPSTREAM_STATUS, why="status 500")
-LATE_TOKEN = Ending(Verdict.FAILED, Outcome.FIRST_TOKEN_TIMEOUT, why="no first token")
-CUT = Ending(Verdict.FAILED, Outcome.TRUNCATED, why="truncated")
-IDLE = Ending(Verdict.FAILED, Outcome.IDLE_TIMEOUT, why="idle_timeout")
-OUT_OF_TIME = Ending(Verdict.NEUTRAL, Outcome.TOTAL_TIMEOUT, why="total timeout")
-
 End = tuple[float, int, Callable[..., None], Any, Any]
 
 
@@ -57,27 +46,19 @@ class Host:
         self._counting = False
         self._faults = Random(f"{scenario.seed} faults")
         self._ttft = scenario.backend_ttft.draw(Random(f"{scenario.seed} ttft")) if scenario.backend_ttft else None
-        self._jobs_left = scenario.jobs
-        self._stopped = False
+        self.stopped = False
         self._sampled = scenario.sample_every_s is not None
         self._until = inf  # end of the measured time, once it is known
         caps = {backend.name: backend.max_streams for platform in plan.platforms for backend in platform.backends}
         self.tally = Tally([LaneTally(lane.name) for lane in plan.lanes], {}, caps)
-        self._jobs = LaneTally("batch")
         self._total_s = {name: facts.total_s for name, facts in scenario.pools.items()}
         has_slo = any(facts.slo_ttft_s is not None for facts in scenario.pools.values())
         self._targets = has_slo or scenario.latency is not None or scenario.patience_s is not None  # not every answer is a good one
-        if scenario.jobs:
-            self.tally.batch = Batch(scenario.jobs, scenario.deadline_s)
+        self.jobs = Jobs(self)
         self.stations = {name: self._station(name, cap) for name, cap in caps.items()}
-        for incident in scenario.incidents:
-            self._enter(incident.at, self._happen, incident, None)
-        for name in scenario.probed:
-            self._enter(PROBE_EVERY_S, self._probe, self.stations[name], None)
+        Troubles(self).plan()
         if scenario.sample_every_s:
-            self._enter(0.0, self._sample, None, None)
-        if scenario.deadline_s is not None:
-            self._enter(scenario.deadline_s, self._stop, None, None)
+            self.enter(0.0, self._sample, None, None)
 
     def run(self) -> Tally:
         """From the first caller until the last one is over, or the batch is."""
@@ -90,13 +71,13 @@ class Host:
         caller = next(callers, None)
         arrival_at = inf if caller is None else caller.at
         number, now = 0, 0.0
-        while not self._stopped:
+        while not self.stopped:
             at = heap[0][0] if heap else inf
             due_at = next_at()
             if due_at is not None and due_at <= at and due_at <= arrival_at:
                 now = due_at
-                self._settle(tick(now), now)
-                self._note(now)
+                self.settle(tick(now), now)
+                self.note(now)
             elif arrival_at <= at and caller is not None:
                 now = arrival_at
                 if not counting and now >= scenario.warm_up_s and number >= scenario.warm_up_requests:
@@ -105,7 +86,7 @@ class Host:
                 number += 1
                 tally.ended_at = now
                 pool = choose(caller.request)
-                lane = self._jobs if caller.job else lanes[caller.request.lane]
+                lane = self.jobs.lane if caller.job else lanes[caller.request.lane]
                 if counting:
                     lane.offered += 1
                 if pool is None or pool not in pools:
@@ -114,7 +95,7 @@ class Host:
                     passage = Passage(caller, pool, now, lane, counting)
                     self._under_way += 1
                     if patience_s is not None:
-                        self._enter(now + patience_s, self._leave, passage, None)
+                        self.enter(now + patience_s, self._leave, passage, None)
                     for settled in arrive(passage, now):
                         if type(settled.answer) is Refusal:
                             self._refused(settled, settled.answer, now)
@@ -135,7 +116,7 @@ class Host:
 
     # -- what the dispatcher answered
 
-    def _settle(self, settled: Iterable[Any], now: float) -> None:
+    def settle(self, settled: Iterable[Any], now: float) -> None:
         for passage in settled:
             answer = passage.answer
             if type(answer) is Refusal:
@@ -161,9 +142,9 @@ class Host:
         else:
             ttft_s = self._ttft() * station.factor
             service_s = max(service_s, ttft_s)
-            self._enter(now + ttft_s, self._first_token, passage, lease)
+            self.enter(now + ttft_s, self._first_token, passage, lease)
         if service_s > self._total_s[passage.pool]:
-            self._enter(now + self._total_s[passage.pool], self._fail, passage, (lease, OUT_OF_TIME))
+            self.enter(now + self._total_s[passage.pool], self.fail, passage, (lease, OUT_OF_TIME))
         else:
             self._entered = number = self._entered + 1
             heappush(self._heap, (now + service_s, number, self._end, passage, lease))
@@ -175,16 +156,16 @@ class Host:
         passage.work = Answer(caller.prompt_tokens, tokens, every=tokens, pace=station.factor, host=passage)
         station.engine.arrive(passage.work, now)
         self._watch(station)
-        self._enter(now + self.scenario.pools[passage.pool].first_token_s, self._overdue, passage, lease)
+        self.enter(now + self.scenario.pools[passage.pool].first_token_s, self._overdue, passage, lease)
 
     def _fails(self, passage: Passage, station: Station, lease: Lease, now: float) -> bool:
         """Does this attempt come to nothing, whatever it would have been?"""
         if station.mode is Mode.DEAD:
-            self._enter(now + CONNECT_S, self._fail, passage, (lease, REFUSED))
+            self.enter(now + CONNECT_S, self.fail, passage, (lease, REFUSED))
         elif station.mode is Mode.HUNG:
-            self._enter(now + self.scenario.pools[passage.pool].first_token_s, self._fail, passage, (lease, LATE_TOKEN))
+            self.enter(now + self.scenario.pools[passage.pool].first_token_s, self.fail, passage, (lease, LATE_TOKEN))
         elif self._faults.random() < station.failing_ratio:
-            self._enter(now + CONNECT_S, self._fail, passage, (lease, STATUS_500))
+            self.enter(now + CONNECT_S, self.fail, passage, (lease, STATUS_500))
         else:
             return False
         return True
@@ -201,8 +182,8 @@ class Host:
                 lane.dispatched_at.append(lease.granted_at)
         settled = self._tell_first_token(lease, now)
         if settled or lease.probe:
-            self._settle(settled, now)
-            self._note(now)
+            self.settle(settled, now)
+            self.note(now)
 
     def _end(self, passage: Passage, lease: Lease, now: float) -> None:
         """The answer is whole."""
@@ -218,10 +199,10 @@ class Host:
         self._under_way -= 1
         settled = self._tell_give_back(lease, OK, now)
         if passage.caller.job:
-            self._job_done(now)
+            self.jobs.done(now)
         if settled or lease.probe:
-            self._settle(settled, now)
-            self._note(now)
+            self.settle(settled, now)
+            self.note(now)
 
     def _count_end(self, passage: Passage, now: float) -> None:
         lane, scenario = passage.lane, self.scenario
@@ -257,7 +238,7 @@ class Host:
 
     def _refused(self, passage: Passage, refusal: Refusal, now: float) -> None:
         if passage.caller.job:
-            self._again_later(passage, refusal, now)
+            self.jobs.again_later(passage, refusal, now)
             return
         patience_s, lane = self.scenario.patience_s, passage.lane
         passage.over = True
@@ -274,31 +255,31 @@ class Host:
 
     # -- what goes wrong
 
-    def _fail(self, passage: Passage, detail: tuple[Lease, Ending], now: float) -> None:
+    def fail(self, passage: Passage, detail: tuple[Lease, Ending], now: float) -> None:
         """The attempt ends like this; before its first token it may be tried again."""
         lease, ending = detail
         if not lease.live:
             return
         self._release(passage, lease, now)
-        self._drop(passage, now)
-        self._settle(self.dispatcher.give_back(lease, ending, now), now)
+        self.drop(passage, now)
+        self.settle(self.dispatcher.give_back(lease, ending, now), now)
         if passage.first_at >= 0.0:
             self._broken(passage, ending.outcome, now)
         else:
-            self._settle(self.dispatcher.again(passage, ending, ending is not REFUSED, now), now)
-        self._note(now)
+            self.settle(self.dispatcher.again(passage, ending, ending is not REFUSED, now), now)
+        self.note(now)
 
     def _broken(self, passage: Passage, outcome: Outcome, now: float) -> None:
         """It ended after its first token: nothing is tried again."""
         if passage.caller.job:
-            self._again_later(passage, Refusal(outcome, None), now)
+            self.jobs.again_later(passage, Refusal(outcome, None), now)
             return
         passage.over = True
         self._under_way -= 1
         if passage.counted:
             passage.lane.failed[outcome] += 1
 
-    def _drop(self, passage: Passage, now: float) -> None:
+    def drop(self, passage: Passage, now: float) -> None:
         """The backend sees its connection close."""
         station, work = passage.station, passage.work
         if work is not None and station is not None:
@@ -311,13 +292,13 @@ class Host:
         if not lease.live:
             return
         if passage.first_at < 0.0:
-            self._fail(passage, (lease, LATE_TOKEN), now)
+            self.fail(passage, (lease, LATE_TOKEN), now)
             return
         total_at = lease.granted_at + self._total_s[passage.pool]
         if now >= total_at:
-            self._fail(passage, (lease, OUT_OF_TIME), now)
+            self.fail(passage, (lease, OUT_OF_TIME), now)
         else:
-            self._enter(total_at, self._overdue, passage, lease)
+            self.enter(total_at, self._overdue, passage, lease)
 
     def _leave(self, passage: Passage, _: None, now: float) -> None:
         """The caller's patience is over, and it closes its connection."""
@@ -328,39 +309,13 @@ class Host:
         lane, lease = passage.lane, passage.answer
         if isinstance(lease, Lease) and lease.live:
             self._release(passage, lease, now)
-            self._drop(passage, now)
-            self._settle(self.dispatcher.give_back(lease, LEFT, now), now)
+            self.drop(passage, now)
+            self.settle(self.dispatcher.give_back(lease, LEFT, now), now)
         else:
-            self._settle(self.dispatcher.leave(passage, now), now)
+            self.settle(self.dispatcher.leave(passage, now), now)
         if passage.counted:
             lane.abandoned += 1
             lane.waiting_s += passage.waited_s
-
-    # -- a batch
-
-    def _job_done(self, now: float) -> None:
-        batch = self.tally.batch
-        assert batch is not None
-        batch.finished += 1
-        self._jobs_left -= 1
-        if not self._jobs_left:
-            batch.finished_at = now
-            self._stopped = True
-
-    def _again_later(self, passage: Passage, refusal: Refusal, now: float) -> None:
-        """Who runs a batch hands in again what was refused or broke, when told to."""
-        batch = self.tally.batch
-        assert batch is not None
-        batch.refusals += refusal.retry_after_s is not None
-        batch.failures += refusal.retry_after_s is None
-        self._enter(now + (refusal.retry_after_s or 60), self._resubmit, passage, None)
-
-    def _resubmit(self, passage: Passage, _: None, now: float) -> None:
-        again = Passage(passage.caller, passage.pool, now, passage.lane, passage.counted)
-        self._settle(self.dispatcher.arrive(again, now), now)
-
-    def _stop(self, *_: object) -> None:
-        self._stopped = True
 
     # -- the world around
 
@@ -377,7 +332,7 @@ class Host:
         if at != station.batch_at:
             station.batch_at = at
             if due_at is not None:
-                self._enter(at, self._produce, station, at)
+                self.enter(at, self._produce, station, at)
 
     def _produce(self, station: Station, at: float, now: float) -> None:
         if station.batch_at != at:
@@ -397,54 +352,9 @@ class Host:
         if progress.produced >= progress.answer.output_tokens:
             self._end(passage, lease, progress.at)
 
-    def _probe(self, station: Station, _: None, now: float) -> None:
-        took_s = PROBE_TIMEOUT_S if station.mode is Mode.HUNG else 0.0
-        self._enter(now + took_s, self._probed, station, station.mode is Mode.UP)
-        self._enter(now + took_s + PROBE_EVERY_S, self._probe, station, None)
-
-    def _probed(self, station: Station, alive: bool, now: float) -> None:
-        self._settle(self.dispatcher.probed(station.name, alive, now), now)
-        self._note(now)
-
-    def _happen(self, incident: Incident, _: None, now: float) -> None:
-        self.tally.happened.append(Happened(now, "planned", told(incident)))
-        what = incident.what
-        if what is What.CAP:
-            self.plan = _with_cap(self.plan, incident)
-            self.tally.caps.update(dict.fromkeys(incident.backends, int(incident.amount)))
-            self._settle(self.dispatcher.reconfigure(self.plan, now), now)
-        elif what is What.DRAIN:
-            self._settle(self.dispatcher.drain(incident.name, now), now)
-        elif what is What.UNDRAIN:
-            self._settle(self.dispatcher.undrain(incident.name, now), now)
-        for name in incident.backends:
-            self._befall(self.stations[name], what, incident.amount, now)
-        self._note(now)
-
-    def _befall(self, station: Station, what: What, amount: float, now: float) -> None:
-        if what is What.RETURNS:
-            station.recover()
-        elif what is What.SLOW:
-            station.factor = amount
-        elif what is What.FAILS:
-            station.fail(amount)
-        elif what in (What.DIES, What.HANGS):
-            station.turn(Mode.DEAD if what is What.DIES else Mode.HUNG)
-            for passage in sorted(station.live, key=lambda each: each.caller.at):
-                lease = passage.lease
-                began = passage.first_at >= 0.0
-                if what is What.DIES:
-                    self._fail(passage, (lease, CUT if began else RESET), now)
-                else:
-                    facts = self.scenario.pools[passage.pool]
-                    passage.stuck = lease
-                    self._drop(passage, now)
-                    ending = (lease, IDLE if began else LATE_TOKEN)
-                    self._enter(now + (facts.idle_s if began else facts.first_token_s), self._fail, passage, ending)
-
     # -- what is seen
 
-    def _note(self, now: float) -> None:
+    def note(self, now: float) -> None:
         """What the dispatcher says has happened: asked after whatever may change health."""
         for event in self.dispatcher.take_events():
             self.tally.failovers += isinstance(event, FailedOver)
@@ -459,14 +369,14 @@ class Host:
         in_flight = {name: backend.in_flight for name, backend in state.backends.items()}
         self.tally.samples.append(Sample(now, waiting, in_flight))
         assert self.scenario.sample_every_s is not None
-        self._enter(now + self.scenario.sample_every_s, self._sample, None, None)
+        self.enter(now + self.scenario.sample_every_s, self._sample, None, None)
 
     def _close(self, number: int, now: float) -> None:
         tally = self.tally
         tally.requests = number
         tally.over_at = now
-        self._note(now)
-        if self._stopped:
+        self.note(now)
+        if self.stopped:
             tally.ended_at = self._until = now
             for station in self.stations.values():
                 for passage in list(station.live):
@@ -480,22 +390,6 @@ class Host:
             told_of = lane.answered + lane.abandoned + sum(lane.refused.values()) + sum(lane.failed.values())
             lane.unfinished = lane.offered - told_of
 
-    def _enter(self, at: float, what: Callable[..., None], subject: Any, detail: Any) -> None:
+    def enter(self, at: float, what: Callable[..., None], subject: Any, detail: Any) -> None:
         self._entered = number = self._entered + 1
         heappush(self._heap, (at, number, what, subject, detail))
-
-
-def _with_cap(plan: Plan, incident: Incident) -> Plan:
-    cap = int(incident.amount)
-    return replace(
-        plan,
-        platforms=tuple(
-            replace(
-                platform,
-                backends=tuple(
-                    replace(backend, max_streams=cap) if backend.name in incident.backends else backend for backend in platform.backends
-                ),
-            )
-            for platform in plan.platforms
-        ),
-    )

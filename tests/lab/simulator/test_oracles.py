@@ -139,15 +139,15 @@ def test_9_detection(ratio: float, runs: int) -> None:
             warm_up_requests=0,
         )  # fmt: skip
         ejected: list[int] = []
-        note = world._note
+        note = world.note
 
         def watch(now: float, world: Any = world, ejected: list[int] = ejected, note: Any = note) -> None:
             note(now)
             if not ejected and any(each.kind == "Ejected" for each in world.tally.happened):
                 ejected.append(world.stations["gpu"].attempts)
-                world._stopped = True
+                world.stopped = True
 
-        world._note = watch  # type: ignore[method-assign]
+        world.note = watch  # type: ignore[method-assign]
         world.run()
         counts += ejected
     assert len(counts) == (runs if ratio < 1 else 1)

@@ -78,7 +78,7 @@ def trace_line(record: Record, request: Request) -> TraceLine:
     )
 
 
-class Trace:
+class Recorder:
     """Where the lines go. Nothing is made of a request while nobody records."""
 
     def __init__(self, sink: Sink | None) -> None:
