@@ -189,11 +189,9 @@ class Host:
         """The answer is whole."""
         if not lease.live or passage.stuck is lease:
             return
+        self._release(passage, lease, now)
         if self._counting:
-            self._release(passage, lease, now)
             self._count_end(passage, now)
-        else:
-            passage.station.live.remove(passage)  # type: ignore[union-attr]
         passage.over = True
         passage.work = None
         self._under_way -= 1

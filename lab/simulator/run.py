@@ -7,7 +7,6 @@ the shares (`policies/shares`). `simulate` is where they would be built.
 from __future__ import annotations
 
 import gc
-import heapq
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from lab.simulator.series import STEPS, Plot, plots
 from lab.simulator.table import show, show_changes
 from lab.simulator.tally import Tally
 from lab.simulator.workload import Caller, Tenants, arrivals, batch, by_rate, until
+from lab.simulator.workload import merged as merged_callers
 from policies.model import Request
 from proxy import translation
 from proxy.settings.loader import load
@@ -116,7 +116,7 @@ def scene(settings: Settings, asked: Asked, *, plotted: bool = False) -> tuple[S
             given = arrivals(asked.arrivals, lanes)
         except ValueError as error:
             raise UsageError(f"--arrivals: {error}") from None
-        streams.append(until(by_rate(given, sizes, lanes, tenants, asked.seed), requests, duration_s))
+        streams.append(until(by_rate(given, sizes, lanes, tenants, asked.seed, told_apart=not _one_pool(settings)), requests, duration_s))
         expected_s = duration_s or (requests / given.rps if requests else expected_s)
     if asked.jobs:
         lane = next((lanes.index(key.lane) for key in settings.keys if key.traffic == "batch"), len(lanes) - 1)
@@ -140,14 +140,13 @@ def scene(settings: Settings, asked: Asked, *, plotted: bool = False) -> tuple[S
         jobs=asked.jobs,
         deadline_s=deadline_s,
     )
-    return scenario, streams[0] if len(streams) == 1 else heapq.merge(*streams, key=lambda caller: caller.at)
+    return scenario, streams[0] if len(streams) == 1 else merged_callers(*streams)
 
 
 def _choose(settings: Settings) -> Callable[[Request], str | None]:
     """The file's own routes; where there is but one, and it asks for nothing, its pool."""
-    only = settings.routes[0]
-    if len(settings.routes) == 1 and only.pool is not None and not any(only.when.conditions):
-        pool = only.pool
+    pool = _one_pool(settings)
+    if pool is not None:
         return lambda request: pool
     choose = translation.router(settings).choose
 
@@ -156,6 +155,12 @@ def _choose(settings: Settings) -> Callable[[Request], str | None]:
         return None if choice is None else choice.pool
 
     return chosen
+
+
+def _one_pool(settings: Settings) -> str | None:
+    """Where every request goes, whatever it is; None: it depends."""
+    only = settings.routes[0]
+    return only.pool if len(settings.routes) == 1 and not any(only.when.conditions) else None
 
 
 def _pools(settings: Settings) -> dict[str, PoolFacts]:

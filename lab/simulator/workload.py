@@ -82,21 +82,39 @@ class Tenants:
         return lambda: keys[next(turn) % len(keys)]
 
 
-def by_rate(given: Arrivals, sizes: Sizes, lanes: Sequence[str], tenants: Tenants, seed: int) -> Iterator[Caller]:
-    """Callers without end, in order of arrival."""
-    streams = [_lane(given, sizes, lanes.index(name), name, tenants, seed) for name, rate in given.rates.items() if rate]
-    return streams[0] if len(streams) == 1 else heapq.merge(*streams, key=_at)
+def by_rate(
+    given: Arrivals, sizes: Sizes, lanes: Sequence[str], tenants: Tenants, seed: int, *, told_apart: bool = True
+) -> Iterator[Caller]:
+    """Callers without end, in order of arrival. `told_apart`: their keys or ids may matter; else those of a lane send one request."""
+    streams = [_lane(given, sizes, lanes.index(name), name, tenants, seed, told_apart) for name, rate in given.rates.items() if rate]
+    return streams[0] if len(streams) == 1 else merged(*streams)
 
 
-def _at(caller: Caller) -> float:
-    return caller.at
+def merged(*streams: Iterator[Caller]) -> Iterator[Caller]:
+    """Several streams as one, in order of arrival."""
+    heap = [(caller.at, index, caller, stream) for index, stream in enumerate(streams) if (caller := next(stream, None)) is not None]
+    heapq.heapify(heap)
+    replace = heapq.heapreplace
+    while heap:
+        _, index, caller, stream = heap[0]
+        yield caller
+        for following in stream:
+            replace(heap, (following.at, index, following, stream))
+            break
+        else:
+            heapq.heappop(heap)
 
 
-def _lane(given: Arrivals, sizes: Sizes, lane: int, name: str, tenants: Tenants, seed: int) -> Iterator[Caller]:
+def _lane(given: Arrivals, sizes: Sizes, lane: int, name: str, tenants: Tenants, seed: int, told_apart: bool) -> Iterator[Caller]:
     gap = Spread(given.gap, 1.0 / given.rates[name], given.cv).draw(Random(f"{seed} arrivals {name}"))
     service, prompt, output = size_draws(sizes, f"{seed} sizes {name}")
     measured = sizes.prompt_tokens is not None or sizes.output_tokens is not None or sizes.service is None
     at, key = 0.0, tenants.of(lane, name)
+    tenant, traffic = tenants.of(lane, name)()
+    new, alike = tuple.__new__, Request(name, tenant, lane, traffic)
+    while not (measured or told_apart):  # nothing tells these callers apart but time: they send the same request
+        at += gap()
+        yield new(Caller, (at, alike, service(), 0, 0, False))
     for turn in count():
         at += gap()
         tenant, traffic = key()

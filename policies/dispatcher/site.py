@@ -102,6 +102,7 @@ class Site:
         self.refuses = False  # our own credential, or a model name of the file
         self.due_at = -1.0
         self._opens_at: float | None = None
+        self._alone: Backend | None = None  # its only backend needs no ranking
         self._trusted: Selection[Backend] = Selection(generator)  # open, latest result good
         self._doubted: Selection[Backend] = Selection(generator)  # open, latest result bad
         self._starting: Selection[Backend] = Selection(generator)
@@ -130,6 +131,9 @@ class Site:
 
     def best(self, tried: Container[str], good_only: bool) -> Backend | None:
         """The best open backend, full ones last. `good_only`: none whose latest result is bad."""
+        alone = self._alone
+        if alone is not None:
+            return alone if alone.use is _OPEN and alone.name not in tried and (alone.good or not good_only) else None
         good = self._trusted.best(tried)
         if good_only or not self._doubted:
             return good
@@ -191,8 +195,9 @@ class Site:
             free = cap - in_flight if in_flight < cap else 0
             self.free += free - backend.free
             backend.free = free
-            selection = self._trusted if backend.good else self._doubted
-            selection.offer(backend, in_flight, cap, backend.weight)
+            if self._alone is None:
+                selection = self._trusted if backend.good else self._doubted
+                selection.offer(backend, in_flight, cap, backend.weight)
         elif backend.use is not Use.OUT:
             self.judge(backend)
 
@@ -225,6 +230,9 @@ class Site:
         """It is part of this platform from now on."""
         backend.site = self
         self.backends[backend.name] = backend
+        before, self._alone = self._alone, backend if len(self.backends) == 1 else None
+        if before is not None:
+            self.judge(before)  # there is somebody to be compared with now
         self.judge(backend)
 
     def remove(self, backend: Backend) -> None:
@@ -238,6 +246,8 @@ class Site:
         withdraw(backend)
         self.permits.pop(backend.name, None)
         del self.backends[backend.name]
+        if self._alone is backend:
+            self._alone = None
 
     def recount(self) -> None:
         """The configured cap of some backend is another."""

@@ -51,7 +51,7 @@ def prepared(
     **more: Any,
 ) -> Host:
     sizes = Sizes(service or Spread("exponential", 8.0))
-    callers = by_rate(Arrivals(rates, gap), sizes, LANES, Tenants(), seed)
+    callers = by_rate(Arrivals(rates, gap), sizes, LANES, Tenants(), seed, told_apart=False)
     return Host(scenario(world, requests, seed, **more), until(callers, requests, None))
 
 
@@ -60,7 +60,7 @@ def simulated(
 ) -> Document:
     """The result of one run."""
     sizes = Sizes(service or Spread("exponential", 8.0))
-    callers = until(by_rate(Arrivals(rates), sizes, LANES, Tenants(), seed), requests, None)
+    callers = until(by_rate(Arrivals(rates), sizes, LANES, Tenants(), seed, told_apart=False), requests, None)
     return document(host(scenario(world, requests, seed, **more), callers), "test", seed)
 
 
