@@ -215,6 +215,68 @@ def simulate(
     raise typer.Exit(run(file, asked, os.environ, compare=compare, as_json=json, html=html, command=command, now=now))
 
 
+def bench(
+    url: Annotated[list[str], typer.Option(help="what to load, or NAME=URL; several are measured in turn and ranked")],
+    model: Annotated[list[str] | None, typer.Option(help="default: the first that /v1/models lists")] = None,
+    key: Annotated[list[str] | None, typer.Option(envvar="FAIRLANE_BENCH_KEY", help="sent as a bearer token")] = None,
+    rate: Annotated[str | None, typer.Option(help="requests per second, open loop; 1,2,4 is a ladder")] = None,
+    arrivals: Annotated[str, typer.Option(help="poisson, gamma:cv=2 (bursts) or constant")] = "poisson",
+    concurrency: Annotated[str | None, typer.Option(help="streams at once; a ladder [default: 1,4,8,16,32,64]")] = None,
+    trace: Annotated[Path | None, typer.Option(help="replay the arrivals that server.trace recorded")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="of the ladder; medians count [default: 3; 1 with --rate or --trace]")] = None,
+    duration: Annotated[str, typer.Option(help="of each step")] = "30s",
+    prompt_tokens: Annotated[str, typer.Option(help="256, or 128,2048 (alike often), 128:0.8,2048:0.2, lognormal:500,cv=1")] = "256",
+    output_tokens: Annotated[str, typer.Option(help="likewise")] = "256",
+    lane: Annotated[list[str] | None, typer.Option(help="NAME=KEY:SHARE, for each lane of a mix")] = None,
+    slo: Annotated[str | None, typer.Option(help="ttft=1s,tpot=150ms, or voice, chat, code, writing")] = None,
+    find_max: Annotated[bool, typer.Option("--find-max", help="search the highest streams and rate that keep --slo at p95")] = False,
+    price_per_hour: Annotated[list[str] | None, typer.Option(help="dollars")] = None,
+    price_per_million: Annotated[list[str] | None, typer.Option(help="dollars for tokens, INPUT,OUTPUT")] = None,
+    weights: Annotated[str, typer.Option(help="realtime, batch, or latency=0.5,throughput=0.3,cost=0.2")] = "realtime",
+    floor: Annotated[int, typer.Option(min=0, help="bare connections, to know what the network alone takes")] = 20,
+    timeout: Annotated[str, typer.Option(help="of a request, from its intended start")] = "2m",
+    seed: Annotated[int, typer.Option(help="of arrivals, lanes and lengths")] = 0,
+    html: Annotated[Path | None, typer.Option(help="write the report as one page with curves")] = None,
+    baseline: Annotated[Path | None, typer.Option(help="an earlier --json, to compare with")] = None,
+    fail_if: Annotated[list[str] | None, typer.Option(help="'ttft.p95 > 1.2x', 'goodput_rps < 3': exit code 1")] = None,
+    json: Json = False,
+) -> None:
+    """Load a target with streams, open loop, and report what its callers would see. Ranks several; finds the cap to write."""
+    from lab.bench.command import options
+    from lab.bench.run import run
+
+    try:
+        asked = options(
+            urls=url,
+            models=model or [],
+            keys=key or [],
+            rate=rate,
+            arrivals=arrivals,
+            concurrency=concurrency,
+            trace=trace,
+            rounds=rounds,
+            duration=duration,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            lanes=lane or [],
+            slo=slo,
+            find_max=find_max,
+            per_hour=price_per_hour or [],
+            per_million=price_per_million or [],
+            weights=weights,
+            floor=floor,
+            timeout=timeout,
+            seed=seed,
+            html=html,
+            baseline=baseline,
+            fail_if=fail_if or [],
+            json=json,
+        )
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
+    raise typer.Exit(run(asked))
+
+
 @app.command()
 def demo(
     drive: Annotated[bool, typer.Option("--drive", help="load both lanes, then kill the primary, then end")] = False,
