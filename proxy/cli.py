@@ -215,6 +215,7 @@ def simulate(
     raise typer.Exit(run(file, asked, os.environ, compare=compare, as_json=json, html=html, command=command, now=now))
 
 
+@app.command()
 def bench(
     url: Annotated[list[str], typer.Option(help="what to load, or NAME=URL; several are measured in turn and ranked")],
     model: Annotated[list[str] | None, typer.Option(help="default: the first that /v1/models lists")] = None,
