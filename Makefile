@@ -1,16 +1,18 @@
-# Everything happens in .venv of this folder; nothing is installed outside (but python3-venv on Debian, where root runs this).
+# Everything happens in .venv of this folder; nothing is installed outside (but python3-venv and, in a container, prometheus on Debian,
+# where root runs this; under systemd that package would start a server on port 9090).
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help run demo test lint types pytest format clean
+.PHONY: help run demo test lint types pytest soak format clean
 
 help:
 	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
 	@echo "make demo    drives both lanes at twice what the model carries, then kills the primary"
 	@echo "make test    ruff, mypy --strict, pytest"
+	@echo "make soak    the tests that take minutes"
 	@echo "make format  puts the code into ruff's form"
 	@echo "make clean   removes $(VENV) and caches"
 
@@ -32,6 +34,9 @@ types: $(VENV)/dev
 pytest: $(VENV)/dev
 	$(BIN)/python -m pytest
 
+soak: $(VENV)/dev
+	$(BIN)/python -m pytest -m soak
+
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -45,7 +50,11 @@ $(VENV)/demo: $(VENV)/python-ready $(INPUTS)
 	@touch $@
 
 $(VENV)/dev: $(VENV)/demo
-	$(PIP) --editable '.[dev,demo]'
+	$(PIP) --editable '.[dev,demo,dashboards]'
+	@command -v promtool >/dev/null || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ]; then \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; \
+	  else echo "without prometheus and promtool the tests of dashboards and alerts are left out; apt-get install prometheus" >&2; fi; }
 	@touch $@
 
 # Debian ships python3 without the means to make an environment; root adds them, others are told how.
