@@ -1,5 +1,5 @@
-# Everything happens in .venv of this folder; nothing is installed outside (but python3-venv and, in a container, prometheus on Debian,
-# where root runs this; under systemd that package would start a server on port 9090).
+# Everything happens in .venv of this folder; nothing is installed outside (but python3-venv, chromium and prometheus on Debian,
+# where root runs this).
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -31,10 +31,10 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy --strict policies proxy lab tests
 
-pytest: $(VENV)/dev
+pytest: $(VENV)/dev $(VENV)/browser $(VENV)/prometheus
 	$(BIN)/python -m pytest
 
-soak: $(VENV)/dev
+soak: $(VENV)/dev $(VENV)/prometheus
 	$(BIN)/python -m pytest -m soak
 
 format: $(VENV)/dev
@@ -51,10 +51,22 @@ $(VENV)/demo: $(VENV)/python-ready $(INPUTS)
 
 $(VENV)/dev: $(VENV)/demo
 	$(PIP) --editable '.[dev,demo,dashboards]'
-	@command -v promtool >/dev/null || { \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ]; then \
-	    apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus; \
-	  else echo "without prometheus and promtool the tests of dashboards and alerts are left out; apt-get install prometheus" >&2; fi; }
+	@touch $@
+
+# The live page is tested in a real browser, where there is one or root may add it; elsewhere that test says so and is skipped.
+$(VENV)/browser:
+	@mkdir -p $(VENV)
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core; } || \
+	  echo "no chromium: the live page is not tested in a browser" >&2
+	@touch $@
+
+# Dashboards and alerts are tested with a real Prometheus. Under systemd Debian's package would start a server on port 9090: told, not done.
+$(VENV)/prometheus:
+	@mkdir -p $(VENV)
+	@command -v promtool >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ] && \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus; } || \
+	  echo "no prometheus: dashboards and alerts are not tested with it (apt-get install prometheus)" >&2
 	@touch $@
 
 # Debian ships python3 without the means to make an environment; root adds them, others are told how.

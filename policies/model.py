@@ -42,6 +42,7 @@ class Outcome(enum.StrEnum):
     IDLE_TIMEOUT = "idle_timeout"
     WRITE_TIMEOUT = "write_timeout"  # the caller stopped reading
     CLIENT_GONE = "client_gone"
+    CANCELLED = "cancelled"  # by an operator
     INTERNAL = "internal"
 
 
@@ -173,7 +174,9 @@ class Lease:
 
     __slots__ = ("backend", "epoch", "first_token_at", "granted_at", "live", "number", "platform", "pool", "probe", "slotless")
 
-    def __init__(self, number: int, pool: str, platform: str, backend: str, granted_at: float, epoch: int, *, probe: bool, slotless: bool) -> None:
+    def __init__(
+        self, number: int, pool: str, platform: str, backend: str, granted_at: float, epoch: int, *, probe: bool, slotless: bool
+    ) -> None:
         self.number = number
         self.pool = pool
         self.platform = platform

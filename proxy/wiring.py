@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from policies.dispatcher import Dispatcher
 from policies.model import BackendPlan, LanePlan, PlacesPlan, Plan, PlatformPlan, PoolPlan, Request
@@ -100,10 +100,14 @@ def probes(settings: Settings) -> Mapping[str, Probe]:
     return asked
 
 
-def models_served(settings: Settings) -> tuple[str, ...]:
-    """The names a caller may ask for: those the routes spell out, else the pools' names (contract, section 4)."""
-    spelt = [name for route in settings.routes for name in route.when.model or () if not set(name) & set("*?[")]
-    return tuple(dict.fromkeys(spelt)) or tuple(settings.pools)
+def models_served(settings: Settings) -> Mapping[str, Sequence[str]]:
+    """The names a caller may ask for, with the pools each leads to: those the routes spell out, else the pools' names."""
+    spelt: dict[str, list[str]] = {}
+    for route in settings.routes:
+        for name in route.when.model or ():
+            if not set(name) & set("*?["):
+                spelt.setdefault(name, []).extend(pool for pool, _ in route.targets)
+    return spelt or {name: [name] for name in settings.pools}
 
 
 def _platform_plan(name: str, platform: of_platforms.Platform) -> PlatformPlan:

@@ -19,7 +19,7 @@ in_service = Panel(
     when=When.ALWAYS,
 )
 
-errors = f"{rate(m.REQUESTS, ('pool',), code='~5.+')} + {rate(m.REQUESTS, ('pool',), code='200', outcome=BROKEN)}"
+errors = f"{rate(m.REQUESTS, ('pool',), code='~5.+', outcome='!cancelled')} + {rate(m.REQUESTS, ('pool',), code='200', outcome=BROKEN)}"
 
 OVERVIEW = Dashboard(
     "fairlane-overview",
@@ -48,7 +48,7 @@ OVERVIEW = Dashboard(
         ),
         Panel(
             "Error share",
-            "Share of requests that ended in a status of 500 or above or broke in mid answer. Refusals (429) are not among them.",
+            "Share of requests that ended in a status of 500 or above or broke in mid answer. Refusals (429) and what an operator cancelled are not.",
             [m.REQUESTS],
             [Query(ratio(errors, rate(m.REQUESTS, ("pool",))), "{{pool}}")],
             unit="percentunit",

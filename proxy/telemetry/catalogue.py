@@ -311,6 +311,27 @@ COST = _counter(
     "A standby that costs: see who is in service. Steady cost with falling tokens: machines idle.",
 )
 
+# --- levers: what an operator holds by hand ---
+
+LEVERS = _gauge(
+    "levers",
+    "lever",
+    "Levers that an operator has pulled and not taken back; they last until the restart.",
+    "Above 0 in the morning: take it back, or write it into the file; /debug/state says how.",
+)
+PINNED = _gauge(
+    "platform_pinned",
+    "pool platform",
+    "1 while an operator has the pool pinned to the platform, available or not.",
+    "While it is 1, failback and hold do not decide who serves.",
+)
+CAP_OVERRIDE = _gauge(
+    "backend_cap_override",
+    "backend platform",
+    "The operator's cap in place of the file's; 0: none.",
+    "If it proved right, write it into the file as max_streams.",
+)
+
 # --- Fairlane itself ---
 
 OVERHEAD = _histogram(

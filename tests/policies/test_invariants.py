@@ -6,7 +6,7 @@ fresh dispatcher at its end: the same calls must give the same answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from policies.dispatcher import Dispatcher, Recovered
 from policies.health import HealthState
-from policies.model import Ending, LanePlan, Lease, Outcome, PlacesPlan, Plan, Refusal, Request, Ticket, Verdict
+from policies.model import Ending, LanePlan, Lease, Outcome, PlacesPlan, Plan, Refusal, Request, Standing, Ticket, Verdict
 from policies.slots import LeaseReturned
 from tests.policies.stage import FAST, GONE, OK, OUR_KEY, REFUSED, RESET, SLOW, STARTING, busy, plan, platform, pool
 
@@ -27,7 +27,10 @@ TWO_PLATFORMS = plan(
     platform("own", a=2, b=3), platform("rented", r=3), pool("chat", "own", "rented", places=6, hold_s=20.0, ramp_s=30.0, slo_ttft_s=0.5)
 )
 SHARED = plan(
-    platform("own", a=2, b=1), platform("rented", r=2), pool("chat", "own", "rented", hold_s=5.0), pool("batch", "own", places=3, attempts=3)
+    platform("own", a=2, b=1),
+    platform("rented", r=2),
+    pool("chat", "own", "rented", hold_s=5.0),
+    pool("batch", "own", places=3, attempts=3),
 )
 MODELS = plan(
     platform("x", models=["m"], a=1, b=1),
@@ -78,6 +81,8 @@ class Events(RuleBasedStateMachine):
         self.over: set[str] = set()  # requests that have ended, one way or another
         self.good: dict[str, bool] = {}
         self.granted_on: set[str] = set()  # by the latest event
+        self.caps: dict[str, int] = {}  # an operator's
+        self.pins: dict[str, str] = {}
 
     @initialize(file=st.sampled_from(PLANS), seed=st.integers(0, 3))
     def begin(self, file: Plan, seed: int) -> None:
@@ -87,9 +92,9 @@ class Events(RuleBasedStateMachine):
 
     # -- the books
 
-    def call(self, name: str, *arguments: Any, do: Callable[[], Any]) -> list[Ticket]:
+    def call(self, name: str, *arguments: Any, do: Callable[[], Sequence[Ticket]]) -> list[Ticket]:
         """One event: recorded, and each answer checked against the books."""
-        settled: list[Ticket] = list(do())
+        settled = list(do())
         self.calls.append((name, (*arguments, self.now), [(ticket.request.id, said(ticket)) for ticket in settled]))
         assert len({id(ticket) for ticket in settled}) == len(settled)
         for event in self.dispatcher.take_events():
@@ -191,10 +196,7 @@ class Events(RuleBasedStateMachine):
         assert pair is not None
         ticket, lease = pair
         self.give_back(ticket, lease, how)
-        key = ticket.request.id
-        self.call("again", key, how, sent, do=lambda: self.dispatcher.again(ticket, how, sent, self.now))
-        if ticket.answer is None:
-            self.waiting[key] = ticket
+        self.ask_again(ticket, how, sent=sent)
         if lease.first_token_at is not None:
             assert isinstance(ticket.answer, Refusal), "S28: none after the first token"
         assert ticket.attempts <= 4
@@ -208,9 +210,7 @@ class Events(RuleBasedStateMachine):
             victims = [pair for pair in self.running.values() if pair[1].backend == name]
             for ticket, lease in victims:
                 self.give_back(ticket, lease, RESET)
-                self.call("again", ticket.request.id, RESET, False, do=lambda t=ticket: self.dispatcher.again(t, RESET, False, self.now))
-                if ticket.answer is None:
-                    self.waiting[ticket.request.id] = ticket
+                self.ask_again(ticket, RESET, sent=False)
             self.arrive(0, 0, "m", 1, False)
 
     @precondition(lambda self: len(self.running) > 3)
@@ -221,9 +221,13 @@ class Events(RuleBasedStateMachine):
         for ticket, lease in failed:
             self.give_back(ticket, lease, how)
         for ticket, _ in failed:
-            self.call("again", ticket.request.id, how, False, do=lambda t=ticket: self.dispatcher.again(t, how, False, self.now))
-            if ticket.answer is None:
-                self.waiting[ticket.request.id] = ticket
+            self.ask_again(ticket, how, sent=False)
+
+    def ask_again(self, ticket: Ticket, how: Ending, *, sent: bool) -> None:
+        key = ticket.request.id
+        self.call("again", key, how, sent, do=lambda: self.dispatcher.again(ticket, how, sent, self.now))
+        if ticket.answer is None:
+            self.waiting[key] = ticket
 
     def give_back(self, ticket: Ticket, lease: Lease, how: Ending) -> None:
         self.tick()
@@ -264,7 +268,8 @@ class Events(RuleBasedStateMachine):
     @rule(which=WHICH)
     def leave(self, which: int) -> None:
         self.tick()
-        for key in sorted(self.waiting)[which % max(1, len(self.waiting)) :][:1]:
+        if self.waiting:
+            key = sorted(self.waiting)[which % len(self.waiting)]
             ticket = self.waiting.pop(key)
             self.over.add(key)
             self.call("leave", key, do=lambda: self.dispatcher.leave(ticket, self.now))
@@ -299,8 +304,34 @@ class Events(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def undrain_all(self, which: int) -> None:
-        for name in sorted(self.dispatcher._drained & set(self.dispatcher._floor.sites)):
-            self.call("undrain", name, do=lambda name=name: self.dispatcher.undrain(name, self.now))
+        for name in sorted(self.dispatcher._levers.drained.keys() & set(self.dispatcher._floor.sites)):
+            self.undrain(name)
+
+    def undrain(self, name: str) -> None:
+        self.call("undrain", name, do=lambda: self.dispatcher.undrain(name, self.now))
+
+    @rule(which=WHICH, streams=st.integers(1, 6), back=st.booleans())
+    def override_cap(self, which: int, streams: int, back: bool) -> None:
+        names = [each.name for site in self.file.platforms for each in site.backends]
+        name = names[which % len(names)]
+        self.tick()
+        if back:
+            self.caps.pop(name, None)
+            self.call("uncap", name, do=lambda: self.dispatcher.uncap(name, self.now))
+        else:
+            self.caps[name] = streams
+            self.call("cap", name, streams, do=lambda: self.dispatcher.cap(name, streams, self.now))
+
+    @rule(which=WHICH, where=WHICH, back=st.booleans())
+    def pin(self, which: int, where: int, back: bool) -> None:
+        target = self.file.pools[which % len(self.file.pools)]
+        self.tick()
+        if back:
+            self.pins.pop(target.name, None)
+            self.call("unpin", target.name, do=lambda: self.dispatcher.unpin(target.name, self.now))
+        else:
+            name = self.pins[target.name] = target.platforms[where % len(target.platforms)]
+            self.call("serve", target.name, name, do=lambda: self.dispatcher.serve(target.name, name, self.now))
 
     @rule(which=st.integers(0, 7))
     def reload(self, which: int) -> None:
@@ -329,6 +360,21 @@ class Events(RuleBasedStateMachine):
                 assert sum(self.now < each.granted_at + health.probe_deadline_s() for each in recent) <= 1, "at most one probe"
         assert state.in_flight == len(self.running)
         assert state.retries == sum(ticket.attempts > 1 for ticket, _ in self.running.values())
+
+    @invariant()
+    def levers_hold(self) -> None:
+        state = self.dispatcher.snapshot(self.now)
+        file = {each.name: each.max_streams for site in self.file.platforms for each in site.backends}
+        assert {name: each.max_streams for name, each in state.backends.items()} == {
+            name: self.caps.get(name, cap) for name, cap in file.items()
+        }
+        for name, pinned in self.pins.items():
+            site = self.dispatcher._floor.sites.get(pinned)
+            room = state.pools.get(name)
+            if room is not None and not room.retired and site is not None and site.health.standing() is Standing.AVAILABLE:
+                assert room.in_service == (pinned,), "a pinned platform that is available serves, alone"
+        pulled = {(each.lever, each.on, each.value) for each in state.levers if each.lever != "drain"}
+        assert pulled == {("cap", *pair) for pair in self.caps.items()} | {("pin", *pair) for pair in self.pins.items()}
 
     @invariant()
     def the_waiting_are_those_who_wait(self) -> None:
