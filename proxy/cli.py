@@ -6,6 +6,7 @@ Data goes to stdout, progress and logs to stderr. 0 done, 1 a problem was found,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, overload
@@ -20,14 +21,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 keys_app = typer.Typer(help="Keys of callers.", no_args_is_help=True)
+dashboards_app = typer.Typer(help="Grafana dashboards, Prometheus rules and the runbook.", no_args_is_help=True)
+alerts_app = typer.Typer(help="Prometheus rules and the runbook.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="the configuration, YAML")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="where to write them; made if it is missing")]
+RunbookUrl = Annotated[str, typer.Option(metavar="URL", help="where the runbook will be found; alerts add #name")]
 Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 
 
 def main() -> None:
     """The console script."""
     app.add_typer(keys_app, name="keys")
+    app.add_typer(dashboards_app, name="dashboards")
+    app.add_typer(alerts_app, name="alerts")
     app()
 
 
@@ -342,6 +349,35 @@ def _rates(option: str, text: str | None) -> dict[str, float] | None:
     if not all(name and equals for name, equals, _ in pairs):
         raise typer.BadParameter("must be LANE=RATE, such as fast=3,slow=7", param_hint=option)
     return {name.strip(): float(_positive(option, rate)) for name, _, rate in pairs}
+
+
+@dashboards_app.command()
+def export(folder: Folder, runbook_url: RunbookUrl = "runbook.md", json: Json = False) -> None:
+    """Write the Grafana dashboards with their provisioning, the Prometheus rules and the runbook into DIR."""
+    from proxy.shipped.export import DASHBOARDS
+
+    _export(folder, DASHBOARDS, runbook_url, json)
+
+
+@alerts_app.command("export")
+def export_alerts(folder: Folder, runbook_url: RunbookUrl = "runbook.md", json: Json = False) -> None:
+    """Write the Prometheus rules and the runbook into DIR."""
+    from proxy.shipped.export import ALERTS
+
+    _export(folder, ALERTS, runbook_url, json)
+
+
+def _export(folder: Path, parts: Sequence[str], runbook_url: str, json: bool) -> None:
+    from json import dumps
+
+    from proxy.shipped.export import export as write
+
+    try:
+        written = [str(path) for path in write(folder, parts, runbook_url)]
+    except OSError as error:
+        typer.echo(f"{error.filename}: cannot write: {error.strerror}; name a folder that may be written", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(dumps({"written": written}) if json else "\n".join(written))
 
 
 def _seconds(option: str, text: str) -> float:

@@ -21,8 +21,8 @@ from proxy.settings import keys as of_keys
 from proxy.settings import platforms as of_platforms
 from proxy.settings import pools as of_pools
 from proxy.settings.root import Settings
+from proxy.telemetry.inventory import Inventory
 from proxy.telemetry.spend import Price
-from proxy.telemetry.telemetry import Inventory
 
 
 def dispatcher(settings: Settings, now: float, seed: int) -> Dispatcher:
@@ -82,7 +82,10 @@ def inventory(settings: Settings) -> Inventory:
         if cost is not None:
             prices[name] = Price(cost.per_hour or 0.0, cost.input_per_million or 0.0, cost.output_per_million or 0.0)
     return Inventory(
-        translation.plan(settings), {name: pool.slo.tpot_s for name, pool in settings.pools.items() if pool.slo.tpot_s is not None}, prices
+        translation.plan(settings),
+        {name: pool.slo.tpot_s for name, pool in settings.pools.items() if pool.slo.tpot_s is not None},
+        prices,
+        {name: frozenset(pool.standby) for name, pool in settings.pools.items()},
     )
 
 
