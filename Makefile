@@ -6,13 +6,14 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help run demo test lint types pytest soak format clean
+.PHONY: help run demo test bench soak lint types pytest format clean
 
 help:
 	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
 	@echo "make demo    drives both lanes at twice what the model carries, then kills the primary"
 	@echo "make test    ruff, mypy --strict, pytest"
-	@echo "make soak    the tests that take minutes"
+	@echo "make soak    what takes minutes: simulator and live proxy against theory, dashboards over two minutes; some thirty minutes"
+	@echo "make bench   that the load generator keeps up: 200 streams a second, 2,000 at once, on one core"
 	@echo "make format  puts the code into ruff's form"
 	@echo "make clean   removes $(VENV) and caches"
 
@@ -35,7 +36,10 @@ pytest: $(VENV)/dev $(VENV)/browser $(VENV)/prometheus
 	$(BIN)/python -m pytest
 
 soak: $(VENV)/dev $(VENV)/prometheus
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak --durations=20
+
+bench: $(VENV)/dev
+	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest tests/lab/test_bench_capacity.py
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .

@@ -25,6 +25,7 @@ from proxy.intake import Admitted, Refused, new_request_id
 from proxy.story import Story
 from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.record import Record
+from proxy.telemetry.recorder import Recorder
 from proxy.telemetry.telemetry import Telemetry
 from proxy.telemetry.traces import Traces
 
@@ -54,6 +55,7 @@ class Service:
         log: ProcessLog,
         edition: Edition,
         ready: Callable[[], bool],
+        recorder: Recorder,
     ) -> None:
         self.loop = loop
         self.deadlines = deadlines
@@ -65,6 +67,7 @@ class Service:
         self._tokens = tokens
         self._log = log
         self._ready = ready
+        self._recorder = recorder
         self._backends = dict(edition.backends)
         self._intake_overhead = telemetry.overhead("intake").observe
         self.dispatch_overhead = telemetry.overhead("dispatch").observe
@@ -175,6 +178,7 @@ class Service:
         self.telemetry.finish(record, at)
         if story.trace is not None:
             story.trace.end(record, request, at)
+        self._recorder.put(record, request)
         del self.stories[story]
         if not self.stories:
             self._at_rest.set()

@@ -31,7 +31,7 @@ class Telemetry:
     """All metrics of one process. Not thread-safe: to be called on the event loop's thread. No call waits for anything."""
 
     def __init__(
-        self, inventory: Inventory, log: LogWriter, *, now: float, wall: float, version: str, recent: Recent | None = None
+        self, inventory: Inventory, log: LogWriter[Record], *, now: float, wall: float, version: str, recent: Recent | None = None
     ) -> None:
         self._book = Book()
         self._log = log

@@ -62,7 +62,7 @@ class Prometheus:
 
     async def has_scraped_since(self, instant: float) -> bool:
         """Is there a scrape that began after it?"""
-        times = await self.ask('timestamp(fairlane_build_info)')  # of the sample; of anything but a selector it would be the query's
+        times = await self.ask("timestamp(fairlane_build_info)")  # of the sample; of anything but a selector it would be the query's
         return bool(times) and times[0].value > instant
 
     async def ready(self) -> bool:
