@@ -12,7 +12,7 @@ help:
 	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
 	@echo "make demo    drives both lanes at twice what the model carries, then kills the primary"
 	@echo "make test    ruff, mypy --strict, pytest"
-	@echo "make soak    what takes minutes: simulator and live proxy against theory, dashboards over two minutes; some thirty minutes"
+	@echo "make soak    the tests that take minutes: theory, outages, scenarios under Prometheus"
 	@echo "make bench   that the load generator keeps up: 200 streams a second, 2,000 at once, on one core"
 	@echo "make format  puts the code into ruff's form"
 	@echo "make clean   removes $(VENV) and caches"

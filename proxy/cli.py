@@ -222,6 +222,7 @@ def simulate(
     raise typer.Exit(run(file, asked, os.environ, compare=compare, as_json=json, html=html, command=command, now=now))
 
 
+@app.command()
 def bench(
     url: Annotated[list[str], typer.Option(help="what to load, or NAME=URL; several are measured in turn and ranked")],
     model: Annotated[list[str] | None, typer.Option(help="default: the first that /v1/models lists")] = None,
@@ -321,35 +322,6 @@ def new(json: Json = False) -> None:
     typer.echo(dumps({"key": key, "secret_sha256": digest}) if json else f"key: {key}\nsecret_sha256: {digest}")
 
 
-@dashboards_app.command()
-def export(folder: Folder, runbook_url: RunbookUrl = "runbook.md", json: Json = False) -> None:
-    """Write the Grafana dashboards with their provisioning, the Prometheus rules and the runbook into DIR."""
-    from proxy.shipped.export import DASHBOARDS
-
-    _export(folder, DASHBOARDS, runbook_url, json)
-
-
-@alerts_app.command("export")
-def export_alerts(folder: Folder, runbook_url: RunbookUrl = "runbook.md", json: Json = False) -> None:
-    """Write the Prometheus rules and the runbook into DIR."""
-    from proxy.shipped.export import ALERTS
-
-    _export(folder, ALERTS, runbook_url, json)
-
-
-def _export(folder: Path, parts: Sequence[str], runbook_url: str, json: bool) -> None:
-    from json import dumps
-
-    from proxy.shipped.export import export as write
-
-    try:
-        written = [str(path) for path in write(folder, parts, runbook_url)]
-    except OSError as error:
-        typer.echo(f"{error.filename}: cannot write: {error.strerror}; name a folder that may be written", err=True)
-        raise typer.Exit(1) from None
-    typer.echo(dumps({"written": written}) if json else "\n".join(written))
-
-
 @overload
 def _positive(option: str, text: str) -> Decimal: ...
 @overload
@@ -377,6 +349,35 @@ def _rates(option: str, text: str | None) -> dict[str, float] | None:
     if not all(name and equals for name, equals, _ in pairs):
         raise typer.BadParameter("must be LANE=RATE, such as fast=3,slow=7", param_hint=option)
     return {name.strip(): float(_positive(option, rate)) for name, _, rate in pairs}
+
+
+@dashboards_app.command()
+def export(folder: Folder, runbook_url: RunbookUrl = "runbook.md", json: Json = False) -> None:
+    """Write the Grafana dashboards with their provisioning, the Prometheus rules and the runbook into DIR."""
+    from proxy.shipped.export import DASHBOARDS
+
+    _export(folder, DASHBOARDS, runbook_url, json)
+
+
+@alerts_app.command("export")
+def export_alerts(folder: Folder, runbook_url: RunbookUrl = "runbook.md", json: Json = False) -> None:
+    """Write the Prometheus rules and the runbook into DIR."""
+    from proxy.shipped.export import ALERTS
+
+    _export(folder, ALERTS, runbook_url, json)
+
+
+def _export(folder: Path, parts: Sequence[str], runbook_url: str, json: bool) -> None:
+    from json import dumps
+
+    from proxy.shipped.export import export as write
+
+    try:
+        written = [str(path) for path in write(folder, parts, runbook_url)]
+    except OSError as error:
+        typer.echo(f"{error.filename}: cannot write: {error.strerror}; name a folder that may be written", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(dumps({"written": written}) if json else "\n".join(written))
 
 
 def _seconds(option: str, text: str) -> float:

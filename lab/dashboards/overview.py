@@ -48,7 +48,7 @@ OVERVIEW = Dashboard(
         ),
         Panel(
             "Error share",
-            "Share of requests that ended in a status of 500 or above or broke; not refusals (429), nor what an operator cancelled.",
+            "Share of requests that ended in a status of 500 or above, or broke; not refusals (429), nor what an operator cancelled.",
             [m.REQUESTS],
             [Query(ratio(errors, rate(m.REQUESTS, ("pool",))), "{{pool}}")],
             unit="percentunit",
