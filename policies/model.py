@@ -173,7 +173,9 @@ class Lease:
 
     __slots__ = ("backend", "epoch", "first_token_at", "granted_at", "live", "number", "platform", "pool", "probe", "slotless")
 
-    def __init__(self, number: int, pool: str, platform: str, backend: str, granted_at: float, epoch: int, *, probe: bool, slotless: bool) -> None:
+    def __init__(
+        self, number: int, pool: str, platform: str, backend: str, granted_at: float, epoch: int, *, probe: bool, slotless: bool
+    ) -> None:
         self.number = number
         self.pool = pool
         self.platform = platform

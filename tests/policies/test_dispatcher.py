@@ -67,7 +67,9 @@ def test_forty_slow_wait_thirty_fast_come_and_slow_gets_its_share_and_no_more() 
     assert max(len(run) for run in "".join(name[0] for name in while_both_wait).split("s")) == 9
 
 
-def drive(file: Plan, rates: tuple[float, float], generation_s: float, arrivals: int, seed: int, *, reserved: bool = True) -> dict[str, list[float]]:
+def drive(
+    file: Plan, rates: tuple[float, float], generation_s: float, arrivals: int, seed: int, *, reserved: bool = True
+) -> dict[str, list[float]]:
     """Poisson arrivals per lane, exponential generation times, in virtual time: waits per lane, and how many were refused."""
     generator = random.Random(seed)
     dispatcher = Dispatcher(file, 0.0, seed)
@@ -144,7 +146,10 @@ def test_the_share_is_kept_under_overload_and_is_lost_without_its_places(reserve
 def test_requests_for_one_model_delay_none_for_another(script: list[tuple[str, float, float]]) -> None:
     """S15: with and without everything for n, what asks for m is dispatched at the same instants."""
     file = plan(
-        platform("x", models=["m"], a=2), platform("y", models=["n"], b=1), pool("chat", "x", "y", places=1000, max_wait_s=1e6), lanes=(FAST,)
+        platform("x", models=["m"], a=2),
+        platform("y", models=["n"], b=1),
+        pool("chat", "x", "y", places=1000, max_wait_s=1e6),
+        lanes=(FAST,),
     )
 
     def dispatched(models: str) -> list[tuple[str, float]]:

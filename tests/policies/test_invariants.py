@@ -27,7 +27,10 @@ TWO_PLATFORMS = plan(
     platform("own", a=2, b=3), platform("rented", r=3), pool("chat", "own", "rented", places=6, hold_s=20.0, ramp_s=30.0, slo_ttft_s=0.5)
 )
 SHARED = plan(
-    platform("own", a=2, b=1), platform("rented", r=2), pool("chat", "own", "rented", hold_s=5.0), pool("batch", "own", places=3, attempts=3)
+    platform("own", a=2, b=1),
+    platform("rented", r=2),
+    pool("chat", "own", "rented", hold_s=5.0),
+    pool("batch", "own", places=3, attempts=3),
 )
 MODELS = plan(
     platform("x", models=["m"], a=1, b=1),

@@ -112,7 +112,10 @@ def test_a_retry_goes_to_the_head_and_takes_no_place() -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.sets(st.sampled_from("ab"), max_size=1)), max_size=150), st.sets(st.sampled_from("xy")))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.sets(st.sampled_from("ab"), max_size=1)), max_size=150),
+    st.sets(st.sampled_from("xy")),
+)
 def test_ready_is_the_oldest_that_can_go(steps: list[tuple[int, int, set[str]]], free: set[str]) -> None:
     (lane,) = lanes_of(Fraction(0))
     here: dict[int, tuple[Seat, str, frozenset[str]]] = {}
