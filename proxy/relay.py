@@ -7,6 +7,7 @@ answer never looks whole: it ends in one error event, or is cut.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from proxy.attempt import Attempt
 
 _LAST_CHUNK = b"0\r\n\r\n"
+_DONE = re.compile(rb"data: ?\[DONE\]")
 PROGRESS_S = 300.0  # so long may nothing but comments come; looked at ten times in it, never per chunk
 
 
@@ -254,5 +256,5 @@ class Relay:
 
 def _before_done(piece: bytes) -> bytes:
     """No `[DONE]` follows an error: the SDKs would take the stream for whole."""
-    at = piece.rfind(b"data: [DONE]")
-    return piece if at < 0 else piece[:at]
+    done = _DONE.search(piece)
+    return piece if done is None else piece[: done.start()]

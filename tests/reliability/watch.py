@@ -200,7 +200,7 @@ class Watch:
         since: float | None = None
         while not stop():
             state = self.proxy.state
-            free = any(each.in_flight < each.max_streams for platform in state.platforms for each in platform.backends)
+            free = any(each.in_flight < each.cap for each in state.backends.values())
             since = (since or loop.time()) if state.waiting and free else None
             if since is not None:
                 self.idle_slot_s = max(self.idle_slot_s, loop.time() - since)
