@@ -18,6 +18,7 @@ from policies.refusal import FALLBACK_S, retry_after_s
 from policies.retries import Budget
 
 NOTHING_TRIED: frozenset[str] = frozenset()
+A_RETRY_ANYWHERE = frozenset({""})  # it has been tried, and excludes no backend: none is called so
 
 
 class Floor:
@@ -56,7 +57,7 @@ class Floor:
             site.touch(backend)
             if lease.probe:
                 self.agenda.enter(backend, backend.health.next_at())
-        room.granted(lane, backend, lease.probe, now)
+        room.granted(lane, site, lease, now)
         self.budget.granted(retry)
         ticket.attempts += 1
         ticket.answer = lease

@@ -12,7 +12,7 @@ from policies.capacity import DRAIN_SPAN_S, Load, Window, places
 from policies.dispatcher.site import Backend, Site
 from policies.failover import Failover, Moved
 from policies.lanes import Lane, Line, Seat, Serves
-from policies.model import LanePlan, PoolPlan, Request, Standing
+from policies.model import LanePlan, Lease, PoolPlan, Request, Standing
 from policies.refusal import FALLBACK_S, effective_share, estimate_s
 from policies.retries import Budget
 
@@ -168,12 +168,12 @@ class Room:
 
     # -- what happened
 
-    def granted(self, lane: Lane, backend: Backend, probe: bool, now: float) -> None:
-        """A request of this lane was dispatched."""
+    def granted(self, lane: Lane, site: Site, lease: Lease, now: float) -> None:
+        """A request of this lane was dispatched to this platform."""
         self.in_flight += 1
         self._dispatched[lane.index].add(1, now)
-        if self.ramping and not probe and backend.site in self.sites:
-            self.failover.charge(self.sites.index(backend.site))
+        if self.ramping and not lease.probe:
+            self.failover.charge(self.sites.index(site))
 
     def returned(self, held_s: float, slotless: bool, now: float) -> None:
         """A lease of this pool came back."""

@@ -7,11 +7,11 @@ from tests.wire import ScriptedBackend
 
 
 def one(backend: ScriptedBackend, cap: int = 4, more: str = "", pool: str = "", keys: str = TWO_LANES) -> str:
-    """One backend."""
+    """One backend, asked once: what it does is what the caller gets."""
     return (
         keys
         + f'platforms: {{p: {{probe: none, {more} backends: {{b: {{url: "{backend.url}", max_streams: {cap}}}}}}}}}\n'
-        + f"pools: {{main: {{primary: p{pool}}}}}\n"
+        + f"pools: {{main: {{primary: p, retries: {{attempts: 1}}{pool}}}}}\n"
     )
 
 

@@ -86,7 +86,12 @@ class Processed:
 
 @asynccontextmanager
 async def processed(
-    text: str, *, descriptors: int | None = None, flags: Sequence[str] = (), environ: dict[str, str] | None = None
+    text: str,
+    *,
+    descriptors: int | None = None,
+    flags: Sequence[str] = (),
+    environ: dict[str, str] | None = None,
+    module: str = "proxy",
 ) -> AsyncIterator[Processed]:
     """Fairlane in a process of its own, with this file; `flags` are the interpreter's."""
 
@@ -98,7 +103,7 @@ async def processed(
         file, log = Path(directory, "fairlane.yaml"), Path(directory, "access.log")
         file.write_text(_SERVER.format(log=log) + text)
         child = await asyncio.create_subprocess_exec(
-            sys.executable, *flags, "-m", "proxy", "serve", str(file),
+            sys.executable, *flags, "-m", module, "serve", str(file),
             stderr=asyncio.subprocess.PIPE, preexec_fn=limit, env={**os.environ, "MALLOC_ARENA_MAX": "2", **(environ or {})},
         )  # fmt: skip
         proxy = Processed(child, log)

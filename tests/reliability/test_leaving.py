@@ -133,17 +133,20 @@ async def test_c08_a_slot_given_back_by_several_endings_at_once_counts_once() ->
 
 
 async def test_c09_who_leaves_between_attempts_is_not_tried_again() -> None:
-    async with ScriptedBackend(scripts.status(503, {"Retry-After": "2"})) as backend:
-        async with watched(one(backend, pool=", queue: {max_wait: 10s, places: 4}"), backend) as proxy:
+    async with ScriptedBackend(scripts.status(500)) as first, ScriptedBackend(scripts.hang()) as second:
+        async with watched(two(first, second, cap=1, pool=", queue: {max_wait: 10s, places: 4}"), first, second) as proxy:
             proxy.alive = False
-            caller = await proxy.connect()
-            await caller.send(post())
-            await backend.seen(1)
-            await eventually(lambda: proxy.state.waiting == 1 or not proxy.fairlane.service.stories)
-            assert proxy.state.in_flight == 0, "no slot is held while it waits"
-            caller.close()
+            holds, leaves = await proxy.connect(), await proxy.connect()
+            await holds.send(post())
+            await second.seen(1)
+            await leaves.send(post())
+            await first.seen(2)
+            await eventually(lambda: proxy.state.waiting == 1)
+            assert proxy.state.in_flight == 1, "no slot is held while it waits for the next attempt"
+            leaves.close()
             await eventually(lambda: proxy.state.waiting == 0, 0.5)
-            assert len(backend.requests) == 1
+            assert (len(first.requests), len(second.requests)) == (2, 1)
+            holds.close()
 
 
 # --- C10: a fault, or the end, at every place where a story waits --------------------------------------------------------

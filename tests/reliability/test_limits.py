@@ -113,11 +113,9 @@ async def test_l04_head_limits_hold_at_the_limit_and_one_beyond_byte_by_byte() -
 
 
 async def test_l05_the_body_limit_holds_for_both_framings_and_an_empty_body_is_no_json() -> None:
-    server = 'server: {listen: "127.0.0.1:0", admin: "127.0.0.1:0", access_log: "%s", max_body: 1KiB}\n'
     fit, over = J + b" " * (1024 - len(J)), J + b" " * (1025 - len(J))
     async with ScriptedBackend() as backend:
         async with watched(one(backend), backend) as proxy:
-            del server
             limit(proxy, body_bytes=1024)
             for raw, status in (
                 (post(fit), 200),

@@ -10,7 +10,7 @@ import pytest
 from tests.reliability.corpora import Sent, cases, corpus
 from tests.reliability.files import one
 from tests.reliability.watch import Watch, watched
-from tests.wire import NEXT, RawClient, Response, ScriptedBackend
+from tests.wire import EVIL, NEXT, A, J, RawClient, Response, ScriptedBackend, post, scripts
 
 
 async def answers(caller: RawClient) -> list[Response]:
@@ -72,3 +72,61 @@ async def test_h01_a_second_framing_field_behind_the_first_costs_the_connection_
         assert (await caller.response()).status == 400
         assert await caller.until_closed() == "fin"
         assert backend.connections == []
+
+
+async def test_h21_a_continue_comes_once_to_who_is_admitted_and_the_next_request_is_read_rightly() -> None:
+    expecting = A + b"Expect: 100-continue\r\nContent-Length: 57\r\n\r\n"
+    async with ScriptedBackend() as backend, watched(one(backend), backend) as proxy:
+        async with await proxy.connect() as caller:
+            await caller.send(expecting)
+            assert (await caller.head()).status == 100
+            await caller.send(J + NEXT)
+            assert [answer.status for answer in await answers(caller)] == [200, 200]
+        async with await proxy.connect() as caller:  # the body comes at once
+            await caller.send(expecting + J + NEXT)
+            assert [answer.status for answer in await answers(caller)] == [200, 200]
+        for raw, status in (
+            (expecting.replace(b"sk-A", b"sk-no"), 401),
+            (expecting.replace(b"100-continue", b"200-ok"), 417),
+            (expecting.replace(b"Content-Length: 57", b"Content-Length: 999999999"), 413),
+        ):
+            async with await proxy.connect() as caller:
+                await caller.send(raw)
+                (answer,) = await answers(caller)
+                assert (answer.status, answer.interim) == (status, [])
+        async with await proxy.connect() as caller:
+            (answer,) = [await caller.ask(expecting.replace(b"HTTP/1.1", b"HTTP/1.0") + J)]
+            assert (answer.status, answer.interim) == (200, [])
+
+
+async def test_h22_a_request_behind_a_refused_one_is_read_from_its_own_beginning() -> None:
+    """429 and 503: the body was read to its end, so that the connection goes on."""
+    async with ScriptedBackend(scripts.hang(), named={"alive": (scripts.ok(),)}) as backend:
+        async with watched(one(backend, cap=1, pool=", queue: {places: 0}"), backend) as proxy:
+            async with await proxy.connect() as holds, await proxy.connect() as caller:
+                await holds.send(post())
+                await backend.seen(1)
+                await caller.send(A + b"Content-Length: %d\r\n\r\n" % len(EVIL_JSON) + EVIL_JSON + NEXT)
+                assert [answer.status for answer in await answers(caller)] == [429, 200]
+            assert len(backend.requests) == 1
+
+
+EVIL_JSON = b'{"messages":[],"x":"' + EVIL.replace(b"\r\n", b"  ") + b'"}'
+
+
+async def test_h24_hop_by_hop_fields_and_what_connection_names_pass_neither_way() -> None:
+    hops = {"Keep-Alive": "9", "Proxy-Connection": "x", "TE": "trailers", "Trailer": "x-t", "X-Foo": "1", "Proxy-Authenticate": "Basic"}
+    async with ScriptedBackend() as backend, watched(one(backend), backend) as proxy:
+        backend.then(scripts.raw(scripts.answer("ok", headers={"Connection": "keep-alive, X-Foo", "X-Kept": "1", **hops})))
+        sent = {"Connection": "keep-alive, X-Foo", "Proxy-Authorization": "Basic x", "X-Kept": "1", **hops}
+        async with await proxy.connect() as caller:
+            answer = await caller.ask(post(headers=sent))
+        seen = await backend.seen(1)
+        for name in [*hops, "Proxy-Authorization"]:
+            assert seen.header(name) is None and answer.header(name) is None, name
+        assert seen.header("x-kept") == answer.header("x-kept") == "1"
+        assert (answer.header("connection") or "keep-alive") == "keep-alive"
+        async with await proxy.connect() as caller:  # what decides cannot be named away
+            await caller.ask(post(headers={"Connection": "content-length, host, x-request-id, content-type"}))
+        named = (await backend.seen(2)).headers
+        assert {b"content-length", b"host", b"x-request-id"} <= {name for name, _ in named}
