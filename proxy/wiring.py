@@ -26,7 +26,6 @@ from proxy.settings.root import Settings
 from proxy.telemetry.spend import Price
 from proxy.telemetry.telemetry import Inventory
 
-
 _OWN_DESCRIPTORS = 64  # listeners, logs, the admin port, probes
 
 

@@ -26,11 +26,11 @@ HEAD = """# Reliability, case by case
 What holds when callers and backends misbehave, and which test shows it. Printed by `python -m tests.reliability.coverage`; change the
 tests or `tests/reliability/catalogue.yaml`, not this page. Run one case by its number: `pytest tests -k h01` (those of a corpus: `-k H01`).
 
-After each case in `tests/reliability` the oracles of `tests/reliability/watch.py` are applied: what the backends received is read again by
-another parser and compared with the log (O-a), every request ended once and under one name (O-b), no cap was exceeded as the backend counts
-(O-c), nothing is left in flight, waiting or open (O-d), no slot stood free beside a waiter (O-e, where a queue forms), attempts and usage are
-counted once (O-f), nothing was reported that stderr would show (O-g), no key and no prompt is in a log or metric (O-h), and a valid request is
-answered (O-i). The cases run on uvloop, as the server does.
+After each case in `tests/reliability` the oracles of `tests/reliability/watch.py` are applied: what the backends received is read
+again by another parser and compared with the log (O-a), every request ended once and under one name (O-b), no cap was exceeded as the
+backend counts (O-c), nothing is left in flight, waiting or open (O-d), no slot stood free beside a waiter (O-e, where a queue forms),
+attempts and usage are counted once (O-f), nothing was reported that stderr would show (O-g), no key and no prompt is in a log or metric
+(O-h), and a valid request is answered (O-i). The cases run on uvloop, as the server does.
 
 `make soak` adds what takes minutes: mixed traffic with memory, descriptors, tasks and slots sampled, and the fuzz targets under atheris.
 What is in and out of scope is in [SECURITY.md](../SECURITY.md).

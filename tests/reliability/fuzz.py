@@ -19,7 +19,7 @@ from policies.tokens import TokenEstimate
 from proxy.endpoints import Api
 from proxy.http1.framing import Head
 from proxy.identity import Identities, Identity
-from proxy.intake import Admitted, Reception
+from proxy.intake import Admitted, Reading, Reception
 from proxy.settings.loader import load
 from proxy.settings.problems import SettingsError
 from proxy.sse import StreamWatcher, UnaryWatcher
@@ -84,13 +84,13 @@ def bodies(data: bytes) -> None:
     admitted = _RECEPTION.admit(head)
     assert isinstance(admitted, Admitted)
     reading = _RECEPTION.read(data, admitted)
-    if not hasattr(reading, "request"):
+    if not isinstance(reading, Reading):
         return
     without = reading.prioritised(None)
     again = _RECEPTION.read(without.body, admitted)
-    assert hasattr(again, "request") and not again.gives_priority, "it can no longer be read, or still has a priority"
+    assert isinstance(again, Reading) and not again.gives_priority, "it can no longer be read, or still has a priority"
     renamed = _RECEPTION.read(reading.prioritised(1).renamed("other"), admitted)
-    assert hasattr(renamed, "request") and renamed.request.model == "other"
+    assert isinstance(renamed, Reading) and renamed.request.model == "other"
 
 
 def files(data: bytes) -> None:
@@ -164,7 +164,7 @@ def main(name: str, seconds: float) -> None:
     """One target, with atheris if it is here."""
     asyncio.set_event_loop(asyncio.new_event_loop())
     try:
-        import atheris  # type: ignore[import-not-found,unused-ignore]
+        import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         print(f"{name}: {run(name, seconds)} inputs by mutation (atheris is not installed)")
         return

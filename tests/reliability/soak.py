@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.reliability.files import one
 from tests.reliability.process import Processed, processed
-from tests.reliability.storm import ENDINGS, Storm
+from tests.reliability.storm import Storm
 from tests.wire import ScriptedBackend
 
 CAP = 16
@@ -179,7 +179,8 @@ def shown(report: Report) -> str:
         f"{report.requests} requests in {report.minutes:g} minutes: {endings}",
         f"memory    {report.private_mib:.1f} MiB; {report.slope_bytes_per_request:+.2f} bytes per request "
         f"(95 %: {report.slope_low:+.2f} to {report.slope_high:+.2f}; target {SLOPE_BYTES_PER_REQUEST:g})",
-        f"at rest   descriptors {report.descriptors_grew:+d}, tasks {report.tasks_grew:+d}, objects {report.objects_per_request:+.3f} per request",
+        f"at rest   descriptors {report.descriptors_grew:+d}, tasks {report.tasks_grew:+d}, "
+        f"objects {report.objects_per_request:+.3f} per request",
         f"p99       of good streams {report.p99_first_s:.3f} s in the first third, {report.p99_last_s:.3f} s in the last",
         *(f"MISSED    {missed}" for missed in report.missed),
         *(f"          {problem}" for problem in report.problems),

@@ -24,7 +24,8 @@ events {{ worker_connections 256; }}
 http {{
   access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u;
   scgi_temp_path {folder}/s; keepalive_timeout 1s; client_header_timeout 1s; client_body_timeout 1s;
-  server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://127.0.0.1:{backend}; proxy_http_version 1.1; proxy_read_timeout 2s; }} }}
+  server {{ listen 127.0.0.1:{port};
+    location / {{ proxy_pass http://127.0.0.1:{backend}; proxy_http_version 1.1; proxy_read_timeout 2s; }} }}
 }}
 """
 HAPROXY = """
@@ -44,7 +45,6 @@ backend b
 """
 # Judged by what they are for, not by how they are framed: others have no idea of keys, types and paths.
 BY_CONTENT = ("answered", "second", "last")
-# Where we are as liberal as one of them: both readings are one, and the ledger shows one canonical head upstream.
 
 
 @asynccontextmanager

@@ -64,7 +64,8 @@ async def test_c01_c02_c14_who_leaves_closes_the_backend_and_frees_the_slot(wait
         assert second.requests == []
         caller.close()
         used = len(first.connections)
-        assert (await proxy.ask(x_script="alive") if first.named.setdefault("alive", (scripts.ok(),)) else None).status == 200
+        first.named["alive"] = (scripts.ok(),)
+        assert (await proxy.ask(x_script="alive")).status == 200
         assert len(first.connections) == used + 1, "a cancelled stream's connection serves nobody else"
 
 

@@ -386,7 +386,8 @@ async def test_l16_beyond_the_places_the_answer_is_429_at_once() -> None:
 
 
 async def test_l19_a_broken_form_is_relayed_or_refused_and_nothing_loops() -> None:
-    head = b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer sk-A\r\nContent-Type: multipart/form-data; boundary=%b\r\n"
+    head = b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer sk-A\r\n"
+    head += b"Content-Type: multipart/form-data; boundary=%b\r\n"
     part = b'--b\r\nContent-Disposition: form-data; name="f%d"\r\n\r\nx\r\n'
     async with ScriptedBackend() as backend, watched(one(backend), backend) as proxy:
         began = time.process_time()

@@ -17,7 +17,7 @@ from proxy.endpoints import Api
 from proxy.sse import StreamWatcher
 from tests.reliability.files import one, two
 from tests.reliability.watch import watched
-from tests.wire import JS, ScriptedBackend, ev, post, scripts
+from tests.wire import HEAD, JS, ScriptedBackend, ev, post, scripts
 from tests.wire.backend import Step
 
 CONTENT = b"".join(scripts.chat_events(3))
@@ -89,9 +89,7 @@ async def test_s03_split_characters_and_line_ends_pass_and_usage_counts(parts: l
 async def test_s04_one_long_line_passes_and_is_not_kept(mebibytes: int) -> None:
     line = b'data: {"choices":[{"delta":{"content":"' + b"x" * (mebibytes << 20) + b'"}}]}\n\n'
     async with ScriptedBackend() as backend, watched(one(backend), backend) as proxy:
-        backend.then(
-            scripts.raw(scripts.HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + scripts.chunk(line)), scripts.chunked(TAIL), scripts.end()
-        )
+        backend.then(scripts.raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + scripts.chunk(line)), scripts.chunked(TAIL), scripts.end())
         answer = await proxy.ask(JS)
         assert answer.whole and answer.body == line + TAIL
     watcher = StreamWatcher(Api.OPENAI)
@@ -296,7 +294,7 @@ async def test_s21_a_thousand_times_slower_on_one_side_keeps_order_and_rests(fas
     stream = b"".join(events) + TAIL
 
     async def give(exchange: Any) -> None:
-        exchange.write(scripts.HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        exchange.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
         for number, event in enumerate([*events, TAIL]):
             exchange.write(scripts.chunk(event))
             await exchange.drained()
@@ -324,7 +322,7 @@ async def test_s21_a_thousand_times_slower_on_one_side_keeps_order_and_rests(fas
 async def test_s19_many_streams_at_once_are_each_complete_and_none_mixed() -> None:
     async def numbered(exchange: Any) -> None:
         name = exchange.request.header("x-mark")
-        exchange.write(scripts.HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        exchange.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
         for n in range(20):
             exchange.write(scripts.chunk(ev(f"{name}-{n} ")))
             await asyncio.sleep(0)
