@@ -17,12 +17,13 @@ from typing import Any
 
 import uvloop
 
-from proxy import clock, wiring
+from proxy import clock, page, under_way, wiring
 from proxy.admin import AdminPort, ReloadResult
 from proxy.clock import Deadlines
 from proxy.dispatch import Lobby
 from proxy.edition import Edition
 from proxy.http1.server import Door
+from proxy.levers import Levers
 from proxy.prober import Prober
 from proxy.service import Service
 from proxy.settings.loader import Loaded, load
@@ -31,8 +32,11 @@ from proxy.settings.root import Settings
 from proxy.telemetry import view
 from proxy.telemetry.access_log import line as access_line
 from proxy.telemetry.events import ProcessLog
-from proxy.telemetry.log_writer import LogWriter, open_sink
+from proxy.telemetry.log_writer import LogWriter, Sink, open_sink
+from proxy.telemetry.recent import Recent
+from proxy.telemetry.recorder import Recorder
 from proxy.telemetry.telemetry import Telemetry
+from proxy.telemetry.traces import Traces
 from proxy.telemetry.view import State
 
 BACKLOG = 4096
@@ -85,14 +89,22 @@ class Fairlane:
         self._started_at = clock.now()
         self._tokens = wiring.token_estimate()
         self._writer = LogWriter(open_sink(settings.server.access_log), access_line)
-        self._log = ProcessLog(self._writer, clock.wall)
+        self._recorder = Recorder(_record_sink(settings))
+        self._recent = Recent(clock.wall)
+        self._log = ProcessLog(self._writer, clock.wall, recent=self._recent)
         self._deadlines = Deadlines(loop)
-        self.telemetry = Telemetry(wiring.inventory(settings), self._writer, now=clock.now(), wall=clock.wall(), version=_version())
+        self.telemetry = Telemetry(
+            wiring.inventory(settings), self._writer, now=clock.now(), wall=clock.wall(), version=_version(), recent=self._recent
+        )
+        self._deadlines.observe_lag = self.telemetry.loop_lag
         dispatcher = wiring.dispatcher(settings, clock.now(), seed=int.from_bytes(os.urandom(8), "big"))
         self.lobby = Lobby(dispatcher, loop, self._note)
         edition = wiring.edition(settings, loop, self._tokens)
-        self.service = Service(loop, self._deadlines, self.lobby, self.telemetry, self._tokens, self._log, edition, self._ready)
+        self.service = Service(
+            loop, self._deadlines, self.lobby, self.telemetry, self._tokens, self._log, edition, self._ready, self._recorder
+        )
         self.door = Door(self.service, edition.limits, loop, self._deadlines)
+        self._levers = Levers(self.lobby, self.service, self._log, loop)
         self._prober = Prober(self._probed)
         self._tls = _server_tls(settings)
         self._admin = AdminPort(
@@ -100,9 +112,9 @@ class Fairlane:
             ready=lambda: view.checks(self._snapshot()),
             metrics=self._metrics,
             reload=self.reload,
-            drain=lambda name: self._drain_named(name, undo=False),
-            undrain=lambda name: self._drain_named(name, undo=True),
-            names=self._names,
+            levers=self._levers,
+            requests=self._requests,
+            page=page.html,
             token=self._admin_token,
         )
         self._listener: asyncio.Server | None = None
@@ -118,9 +130,14 @@ class Fairlane:
         try:
             self._writer.start()
             self._exit.callback(self._writer.close)
+            self._recorder.start()
+            self._exit.callback(self._close_recorder)
             self._deadlines.start()
             self._exit.callback(self._deadlines.stop)
+            self.service.traces = self._traces(self.settings)
+            self._exit.push_async_callback(self._close_traces)
             self._exit.callback(self.lobby.close)
+            self._exit.callback(self._levers.close)
             self._exit.push_async_callback(self._prober.close)
             self.admin_port = await self._admin.start(server.admin.host, server.admin.port)
             self._exit.push_async_callback(self._admin.stop)
@@ -140,6 +157,11 @@ class Fairlane:
 
     async def __aexit__(self, *_: object) -> None:
         await self._exit.aclose()
+
+    def _close_recorder(self) -> None:
+        self._recorder.close()
+        if self._recorder.dropped:
+            self._log.warning("trace_incomplete", lines_dropped=self._recorder.dropped)
 
     async def _close_door(self) -> None:
         if self._listener is not None:
@@ -197,7 +219,10 @@ class Fairlane:
                 problems: Sequence[str] = self._unchangeable(loaded.settings)
                 edition = wiring.edition(loaded.settings, self._loop, self._tokens, self.service.edition)
                 tls = _server_tls(loaded.settings)
+                traced = self.settings.server.traces == loaded.settings.server.traces
+                traces = self.service.traces if traced or problems else await asyncio.to_thread(self._traces, loaded.settings)
                 sink = open_sink(loaded.settings.server.access_log) if not problems else None
+                recording = _record_sink(loaded.settings) if not problems else None
             except SettingsError as error:
                 problems = [str(problem) for problem in error.problems]
             except (OSError, ssl.SSLError, ValueError) as error:
@@ -207,10 +232,24 @@ class Fairlane:
                 self._log.error("reload_refused", problems=list(problems))
                 return ReloadResult(False, problems)
             self._adopt(loaded.settings, edition, tls)
+            before, self.service.traces = self.service.traces, traces
+            if before is not None and before is not traces:
+                await asyncio.to_thread(before.close)
             self._writer.switch(sink)
+            self._recorder.switch(recording)
             warnings = [str(warning) for warning in loaded.warnings]
             self._log.info("reloaded", warnings=warnings)
             return ReloadResult(True, (), warnings)
+
+    def _traces(self, settings: Settings) -> Traces | None:
+        traces = settings.server.traces
+        if traces is None:
+            return None
+        return Traces(traces.url, traces.sample, _version(), lambda problem: self._log.warning("traces", problem=problem))
+
+    async def _close_traces(self) -> None:
+        if self.service.traces is not None:
+            await asyncio.to_thread(self.service.traces.close)
 
     def _unchangeable(self, settings: Settings) -> list[str]:
         """What only a restart can change."""
@@ -243,22 +282,18 @@ class Fairlane:
 
     def _state(self) -> Mapping[str, Any]:
         uptime_s = clock.now() - self._started_at
-        return view.document(self._snapshot(), version=_version(), uptime_s=uptime_s, wall=clock.wall())
+        recent = self._recent.document()
+        return view.document(self._snapshot(), version=_version(), uptime_s=uptime_s, wall=clock.wall(), recent=recent)
+
+    def _requests(self) -> Mapping[str, Any]:
+        return under_way.document(self.service.stories, clock.now(), clock.wall())
 
     def _metrics(self) -> bytes:
         return self.telemetry.exposition(self._snapshot(), clock.now())
 
-    def _names(self) -> list[str]:
-        return [*self.settings.platforms, *(name for platform in self.settings.platforms.values() for name in platform.backends)]
-
     def _admin_token(self) -> str | None:
         token = self.settings.server.admin_token
         return token.get_secret_value() if token is not None else None
-
-    def _drain_named(self, name: str, *, undo: bool) -> None:
-        dispatcher = self.lobby.dispatcher
-        self.lobby.apply(dispatcher.undrain if undo else dispatcher.drain, name)
-        self._log.info("undrained" if undo else "drained_by_hand", name=name)
 
     # --- what happens to backends and platforms -----------------------------------------------------------------------
 
@@ -279,6 +314,10 @@ async def _either(wait: Any, within_s: float) -> None:
             await wait
     except TimeoutError:
         pass
+
+
+def _record_sink(settings: Settings) -> Sink | None:
+    return None if settings.server.trace is None else open_sink(str(settings.server.trace))
 
 
 def _server_tls(settings: Settings) -> ssl.SSLContext | None:

@@ -25,9 +25,12 @@ from proxy.intake import Admitted, Refused, new_request_id
 from proxy.story import Story
 from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.record import Record
+from proxy.telemetry.recorder import Recorder
 from proxy.telemetry.telemetry import Telemetry
+from proxy.telemetry.traces import Traces
 
 _HEALTH = b"/health"
+_HEALTH_METHODS = ("GET", "HEAD")
 _FAULTS = {
     CallerFault.MALFORMED: Outcome.MALFORMED,
     CallerFault.TARGET_TOO_LONG: Outcome.TOO_LARGE,
@@ -52,16 +55,19 @@ class Service:
         log: ProcessLog,
         edition: Edition,
         ready: Callable[[], bool],
+        recorder: Recorder,
     ) -> None:
         self.loop = loop
         self.deadlines = deadlines
         self.lobby = lobby
         self.telemetry = telemetry
         self.edition = edition
+        self.traces: Traces | None = None
         self.stories: dict[Story, asyncio.Task[None]] = {}
         self._tokens = tokens
         self._log = log
         self._ready = ready
+        self._recorder = recorder
         self._backends = dict(edition.backends)
         self._intake_overhead = telemetry.overhead("intake").observe
         self.dispatch_overhead = telemetry.overhead("dispatch").observe
@@ -91,10 +97,11 @@ class Service:
     def admit(self, exchange: Exchange) -> bool:
         """The head is complete: is the body wanted? False: it has been answered."""
         edition = self.edition
-        if exchange.head.target == _HEALTH:
+        head = exchange.head
+        if head.target.startswith(_HEALTH) and head.target.partition(b"?")[0] == _HEALTH and head.method in _HEALTH_METHODS:
             exchange.context = None
             return True
-        admitted = edition.reception.admit(exchange.head)
+        admitted = edition.reception.admit(head)
         if isinstance(admitted, Refused):
             self._refuse(exchange, admitted, self._record(exchange))
             return False
@@ -104,11 +111,7 @@ class Service:
     def begin(self, exchange: Exchange) -> None:
         """The request is complete: read it, and let its story be told."""
         if exchange.context is None:
-            ready = self._ready()
-            fields = [(b"content-type", b"text/plain")]
-            exchange.respond(
-                heads.response(200 if ready else 503, fields, b"ready\n" if ready else b"not ready\n", keep_alive=exchange.keep_alive)
-            )
+            self._answer_health(exchange)
             return
         edition: Edition
         admitted: Admitted
@@ -133,6 +136,8 @@ class Service:
         record.trace_id = admitted.trace_id
         self._intake_overhead(clock.now() - record.received_at)
         story = Story(self, edition, exchange, admitted.identity, reading, record)
+        if self.traces is not None:
+            story.trace = self.traces.begin(record, exchange.head.headers)
         exchange.task = story
         self.stories[story] = story.task = self.loop.create_task(story.tell())
 
@@ -169,7 +174,11 @@ class Service:
                 record.last_token_at = relay.last_at
         if not record.tokens_in:
             record.tokens_in = request.prompt_tokens
-        self.telemetry.finish(record, clock.now())
+        at = clock.now()
+        self.telemetry.finish(record, at)
+        if story.trace is not None:
+            story.trace.end(record, request, at)
+        self._recorder.put(record, request)
         del self.stories[story]
         if not self.stories:
             self._at_rest.set()
@@ -199,6 +208,14 @@ class Service:
         for story in list(self.stories):
             story.cancel()
 
+    def cancel(self, request_id: str) -> int:
+        """End the requests of this id, waiting or in flight, whose answer is not whole yet. How many were there?"""
+        found = [story for story in self.stories if story.record.id == request_id and story.may_be_cancelled]
+        for story in found:
+            story.cancelled = True
+            story.cancel()
+        return len(found)
+
     # --- answers of our own -------------------------------------------------------------------------------------------
 
     def refuse_story(self, story: Story, outcome: Outcome, retry_after_s: int | None = None) -> None:
@@ -211,6 +228,13 @@ class Service:
         if record.pool:
             fields += refusal_fields(record)
         exchange.respond(heads.response(status, fields, body, keep_alive=exchange.keep_alive))
+
+    def _answer_health(self, exchange: Exchange) -> None:
+        ready = self._ready()
+        body = b"ready\n" if ready else b"not ready\n"
+        to_head = exchange.head.method == "HEAD"
+        fields = [(b"content-type", b"text/plain")]
+        exchange.respond(heads.response(200 if ready else 503, fields, body, keep_alive=exchange.keep_alive, to_head=to_head))
 
     def _answer_catalogue(self, exchange: Exchange, edition: Edition, admitted: Admitted, record: Record) -> None:
         usable = admitted.identity.usable(edition.models)
@@ -231,7 +255,8 @@ class Service:
         record.id = refused.request_id
         record.outcome = refused.outcome
         record.status, fields, body = refused.response()
-        exchange.respond(heads.response(record.status, fields, body, keep_alive=exchange.keep_alive and exchange.body_read))
+        keep_alive, to_head = exchange.keep_alive and exchange.body_read, exchange.head.method == "HEAD"
+        exchange.respond(heads.response(record.status, fields, body, keep_alive=keep_alive, to_head=to_head))
         self.telemetry.finish(record, clock.now())
 
     def _record(self, exchange: Exchange) -> Record:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from policies.dispatcher.floor import A_RETRY_ANYWHERE, NOTHING_TRIED, Floor
+from policies.dispatcher.levers import Levers
 from policies.dispatcher.migration import take_over
 from policies.dispatcher.site import Backend, Grant
 from policies.dispatcher.snapshot import snapshot
@@ -20,6 +21,8 @@ from policies.refusal import FALLBACK_S, retry_after_s
 from policies.retries import attempts_allowed, may_pay_twice, may_retry
 from policies.slots import LeaseReturned
 
+_OK, _FAILED, _REFUSES_US = Verdict.OK, Verdict.FAILED, Verdict.REFUSES_US  # looked up once
+
 
 class Dispatcher:
     """Composes lanes, slots, selection, health, failover and retries. Times are seconds on one monotonic clock.
@@ -30,24 +33,26 @@ class Dispatcher:
     def __init__(self, plan: Plan, now: float, seed: int = 0) -> None:
         self._floor = Floor(seed)
         self._ward = Ward(self._floor)
-        self._drained: set[str] = set()  # names of backends and platforms
+        self._due = self._floor.agenda.heap
+        self._levers = Levers()
         self._closed = False
         self._expelled = False
-        take_over(self._floor, self._ward, plan, self._drained, now)
+        take_over(self._floor, self._ward, plan, self._levers, now)
 
     def _begin(self, now: float) -> None:
-        """Every event begins with what time has brought, and with nobody settled."""
-        floor = self._floor
-        floor.settled = []
-        if floor.agenda.is_due(now):
+        """Every event begins with what time has brought, and with nobody settled. (The frequent ones spell it out.)"""
+        self._floor.settled = []
+        if self._due and self._due[0][0] <= now:
             self._ward.advance(now)
 
     # -- the passage of a request
 
     def arrive(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         """A request arrives at its pool. Afterwards its answer is a lease, a refusal, or None: it waits."""
-        self._begin(now)
         floor = self._floor
+        floor.settled = []
+        if self._due and self._due[0][0] <= now:
+            self._ward.advance(now)
         room = floor.rooms.get(ticket.pool)
         if room is None or room.retired:
             floor.refuse(ticket, Refusal(Outcome.NOT_FOUND))
@@ -79,22 +84,25 @@ class Dispatcher:
         """An attempt has ended, this way. Exactly once per lease: the second call raises LeaseReturned and changes nothing."""
         if not isinstance(lease, Grant) or not lease.live:
             raise LeaseReturned(f"lease {lease.number} was given back before")
-        self._begin(now)
         floor, ward = self._floor, self._ward
+        floor.settled = []
+        if self._due and self._due[0][0] <= now:
+            ward.advance(now)
         backend = lease.home
         site = backend.site
         backend.slots.give_back(lease)
         floor.budget.ended(lease.retry)
         lease.room.returned(now - lease.granted_at, lease.slotless, now)
         verdict = ending.verdict
-        failed = verdict is Verdict.FAILED
+        failed = verdict is _FAILED
         change = backend.health.ended(lease, ending, now, not failed or site.health.may_eject(backend.name, site.backed))
-        if failed or verdict is Verdict.OK:
-            ward.learn(backend, not failed)
-        elif verdict is Verdict.REFUSES_US:
+        if failed or verdict is _OK:
+            if backend.good is failed:
+                ward.learn(backend, not failed)
+        elif verdict is _REFUSES_US:
             ward.refused(backend, ending, now)
         site.touch(backend)
-        if change or verdict is Verdict.REFUSES_US:
+        if change or verdict is _REFUSES_US:
             ward.changed(backend, change, now)
             ward.conclude(now)
         else:
@@ -146,7 +154,10 @@ class Dispatcher:
 
     def first_token(self, lease: Lease, now: float) -> Sequence[Ticket]:
         """The first real token of a lease's answer has come. Nothing happens to one that was given back."""
-        self._begin(now)
+        floor = self._floor
+        floor.settled = []
+        if self._due and self._due[0][0] <= now:
+            self._ward.advance(now)
         if isinstance(lease, Grant) and lease.live:
             backend = lease.home
             change = backend.health.first_token(lease, now, lease.room.plan.slo_ttft_s)
@@ -154,7 +165,7 @@ class Dispatcher:
                 self._ward.changed(backend, change, now)
                 self._ward.learn(backend, True)
                 self._ward.conclude(now)
-        return self._floor.settled
+        return floor.settled
 
     def leave(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         """The caller of a waiting request has left. Nothing happens to one that does not wait."""
@@ -176,7 +187,11 @@ class Dispatcher:
 
     def next_at(self) -> float | None:
         """When must `tick` be called at the latest, if nothing else is before?"""
-        return self._floor.agenda.next_at()
+        due = self._due
+        if not due:
+            return None
+        at, _, first = due[0]
+        return at if first.due_at == at else self._floor.agenda.next_at()
 
     # -- what is learnt of backends and platforms
 
@@ -200,20 +215,52 @@ class Dispatcher:
         """Nothing new goes to this backend, or platform, also after a reload. KeyError: no such name."""
         backends = self._backends(name, platform=True)
         self._begin(now)
-        self._drained.add(name)
+        self._levers.drained.setdefault(name, now)
         for backend in backends:
             self._ward.changed(backend, backend.health.drain(), now)
         return self._end(now)
 
     def undrain(self, name: str, now: float) -> Sequence[Ticket]:
         """Takes `drain` back; a backend stays drained while its platform is. KeyError: no such name."""
-        backends = self._backends(name, platform=True)
+        backends = [] if name in self._levers.drained and not self._knows(name) else self._backends(name, platform=True)
         self._begin(now)
-        self._drained.discard(name)
+        self._levers.drained.pop(name, None)
         for backend in backends:
-            if self._drained.isdisjoint((backend.name, backend.site.name)):
+            if self._levers.drained.keys().isdisjoint((backend.name, backend.site.name)):
                 self._ward.changed(backend, backend.health.undrain(), now)
         return self._end(now)
+
+    def serve(self, pool: str, platform: str, now: float) -> Sequence[Ticket]:
+        """Pins a pool to one of its platforms: while that is available it serves, whatever hold and ramp say. KeyError: no such name."""
+        room = self._floor.rooms[pool]
+        if platform not in room.plan.platforms:
+            raise KeyError(platform)
+        self._begin(now)
+        self._levers.pin(pool, platform, now)
+        self._ward.moved(room, room.failover.pin(platform, now))
+        return self._end(now)
+
+    def unpin(self, pool: str, now: float) -> Sequence[Ticket]:
+        """Takes `serve` back. KeyError: no such pool."""
+        room = self._floor.rooms.get(pool)
+        if room is None and pool not in self._levers.pins:
+            raise KeyError(pool)
+        self._begin(now)
+        if self._levers.pins.pop(pool, None) is not None and room is not None:
+            self._ward.moved(room, room.failover.pin(None, now))
+        return self._end(now)
+
+    def cap(self, backend: str, streams: int, now: float) -> Sequence[Ticket]:
+        """This cap instead of the file's. KeyError: no such backend; ValueError: no such cap; then nothing has changed."""
+        found = self._backend(backend)
+        self._levers.override(backend, streams, now)
+        return self._recap(found, now)
+
+    def uncap(self, backend: str, now: float) -> Sequence[Ticket]:
+        """Takes `cap` back. KeyError: no such backend."""
+        found = None if backend in self._levers.caps and not self._knows(backend) else self._backend(backend)
+        self._levers.caps.pop(backend, None)
+        return self._recap(found, now)
 
     def close(self, now: float) -> Sequence[Ticket]:
         """From now on arrivals are refused as draining. Who waits, waits on."""
@@ -230,26 +277,50 @@ class Dispatcher:
     def reconfigure(self, plan: Plan, now: float) -> Sequence[Ticket]:
         """Another file. Nothing waiting or in flight is lost. KeyError, and nothing has changed: a pool names no platform of it."""
         self._begin(now)
-        take_over(self._floor, self._ward, plan, self._drained, now)
+        take_over(self._floor, self._ward, plan, self._levers, now)
         return self._end(now)
 
     # -- what there is to see
 
     def take_events(self) -> list[Event]:
         """What happened to backends and platforms since the last time?"""
-        events = list(self._ward.events)
-        self._ward.events.clear()
-        return events
+        events = self._ward.events
+        if not events:
+            return []
+        taken = list(events)
+        events.clear()
+        return taken
 
     def snapshot(self, now: float) -> State:
         """What does everything look like now?"""
-        return snapshot(self._floor, self._drained, self._closed, now)
+        return snapshot(self._floor, self._levers, self._closed, now)
 
     # -- inside
 
     def _end(self, now: float) -> Sequence[Ticket]:
         self._ward.conclude(now)
         return self._floor.settled
+
+    def _recap(self, backend: Backend | None, now: float) -> Sequence[Ticket]:
+        """The cap that an operator sets on this backend may be another: places follow, and whoever now has room goes."""
+        self._begin(now)
+        if backend is not None:
+            site = backend.site
+            backend.cap_override = self._levers.cap(backend.name)
+            site.recount()
+            site.judge(backend)
+            for room in site.rooms:
+                room.reorder()
+        return self._end(now)
+
+    def _knows(self, name: str) -> bool:
+        return name in self._floor.sites or any(name in site.backends for site in self._floor.sites.values())
+
+    def _backend(self, name: str) -> Backend:
+        found = self._backends(name)
+        if not found:
+            raise KeyError(name)
+        return found[0]
 
     def _backends(self, name: str, *, platform: bool = False) -> list[Backend]:
         """The backend of that name; with `platform`, also all of a platform's, and KeyError if there is neither."""

@@ -45,19 +45,15 @@ class Floor:
     def grant(self, ticket: Ticket, room: Room, lane: Lane, backend: Backend, now: float) -> None:
         """The request goes to this backend."""
         self._number = number = self._number + 1
-        slotless = ticket.slotless
-        site = backend.site
-        lease = Grant(number, room.name, site.name, backend.name, now, backend.health.epoch, probe=False, slotless=slotless)
-        lease.home = backend
-        lease.room = room
-        lease.retry = retry = ticket.attempts > 0
+        slotless, retry = ticket.slotless, ticket.attempts > 0
+        lease = Grant(number, room, backend, now, slotless=slotless, retry=retry)
         if not slotless:
             lease.probe = backend.health.granted(number, now)
             backend.slots.take(lease)
-            site.touch(backend)
+            backend.site.touch(backend)
             if lease.probe:
                 self.agenda.enter(backend, backend.health.next_at())
-        room.granted(lane, site, lease, now)
+        room.granted(lane, backend.site, lease, now)
         self.budget.granted(retry)
         ticket.attempts += 1
         ticket.answer = lease
@@ -78,16 +74,18 @@ class Floor:
 
     def let_in(self, rooms: Iterable[Room], now: float) -> None:
         """Dispatches those who may go, until nobody may. Earlier rooms first."""
-        self._let_in(rooms, now)
+        for room in rooms:
+            if room.waiting:
+                self._fill(room, now)
         budget = self.budget
         while budget.withheld and budget.allows():
             budget.withheld = False
-            self._let_in(self.rooms.values(), now)
+            for room in self.rooms.values():
+                self._fill(room, now)
 
-    def _let_in(self, rooms: Iterable[Room], now: float) -> None:
-        for room in rooms:
-            while room.waiting and room.has_room and (picked := pick(room.lanes, room.find)) is not None:
-                self._call(picked[0], picked[1], room, now)
+    def _fill(self, room: Room, now: float) -> None:
+        while room.waiting and room.has_room and (picked := pick(room.lanes, room.find)) is not None:
+            self._call(picked[0], picked[1], room, now)
 
     def _call(self, seat: Seat, backend: Backend, room: Room, now: float) -> None:
         assert seat.line is not None

@@ -33,10 +33,13 @@ class Use(enum.Enum):
     OUT = "out"  # ejected or drained: nothing to wait for
 
 
+_OPEN = Use.OPEN  # looked up once
+
+
 class Backend(Ranked):
     """One backend: its plan, its slots, its health, and what follows from them."""
 
-    __slots__ = ("cap", "due_at", "free", "good", "health", "plan", "site", "slots", "use", "weight")
+    __slots__ = ("cap", "cap_override", "due_at", "free", "good", "health", "plan", "site", "slots", "use", "weight")
 
     def __init__(self, plan: BackendPlan, number: int, site: Site, health: Health) -> None:
         super().__init__(plan.name, number)
@@ -44,6 +47,7 @@ class Backend(Ranked):
         self.site = site
         self.health = health
         self.slots = Slots(plan.max_streams)
+        self.cap_override: int | None = None  # an operator's, instead of the plan's
         self.cap = plan.max_streams  # what may be used of it now
         self.weight = plan.weight  # halved while it is slow
         self.free = 0  # slots, as counted in its site's
@@ -51,15 +55,32 @@ class Backend(Ranked):
         self.use = Use.OUT
         self.due_at = -1.0  # its next entry in the agenda
 
+    @property
+    def max_streams(self) -> int:
+        """Its configured cap: the operator's if there is one, else the file's."""
+        return self.plan.max_streams if self.cap_override is None else self.cap_override
+
 
 class Grant(Lease):
     """A lease and what its return settles."""
 
     __slots__ = ("home", "retry", "room")
 
-    home: Backend
-    room: Room
-    retry: bool
+    def __init__(self, number: int, room: Room, home: Backend, granted_at: float, *, slotless: bool, retry: bool) -> None:
+        site = home.site
+        self.number = number
+        self.pool = room.name
+        self.platform = site.name
+        self.backend = home.name
+        self.granted_at = granted_at
+        self.epoch = home.health.epoch
+        self.probe = False
+        self.slotless = slotless
+        self.first_token_at = None
+        self.live = True
+        self.home = home
+        self.room = room
+        self.retry = retry
 
 
 class Site:
@@ -81,6 +102,7 @@ class Site:
         self.refuses = False  # our own credential, or a model name of the file
         self.due_at = -1.0
         self._opens_at: float | None = None
+        self._alone: Backend | None = None  # its only backend needs no ranking
         self._trusted: Selection[Backend] = Selection(generator)  # open, latest result good
         self._doubted: Selection[Backend] = Selection(generator)  # open, latest result bad
         self._starting: Selection[Backend] = Selection(generator)
@@ -109,6 +131,9 @@ class Site:
 
     def best(self, tried: Container[str], good_only: bool) -> Backend | None:
         """The best open backend, full ones last. `good_only`: none whose latest result is bad."""
+        alone = self._alone
+        if alone is not None:
+            return alone if alone.use is _OPEN and alone.name not in tried and (alone.good or not good_only) else None
         good = self._trusted.best(tried)
         if good_only or not self._doubted:
             return good
@@ -165,13 +190,14 @@ class Site:
 
     def touch(self, backend: Backend) -> None:
         """Its streams in flight have changed."""
-        if backend.use is Use.OPEN:
-            in_flight, cap = backend.slots.in_flight, backend.cap
+        if backend.use is _OPEN:
+            in_flight, cap = len(backend.slots.live), backend.cap
             free = cap - in_flight if in_flight < cap else 0
             self.free += free - backend.free
             backend.free = free
-            selection = self._trusted if backend.good else self._doubted
-            selection.offer(backend, in_flight, cap, backend.weight)
+            if self._alone is None:
+                selection = self._trusted if backend.good else self._doubted
+                selection.offer(backend, in_flight, cap, backend.weight)
         elif backend.use is not Use.OUT:
             self.judge(backend)
 
@@ -185,7 +211,7 @@ class Site:
         self.free -= backend.free
         backend.free = 0
         backend.use = use
-        backend.cap = backend.slots.cap = health.cap(backend.plan.max_streams)
+        backend.cap = backend.slots.cap = health.cap(backend.max_streams)
         backend.weight = backend.plan.weight * health.weight_ratio()
         self._opens_at = None
         withdraw(backend)
@@ -204,6 +230,9 @@ class Site:
         """It is part of this platform from now on."""
         backend.site = self
         self.backends[backend.name] = backend
+        before, self._alone = self._alone, backend if len(self.backends) == 1 else None
+        if before is not None:
+            self.judge(before)  # there is somebody to be compared with now
         self.judge(backend)
 
     def remove(self, backend: Backend) -> None:
@@ -217,6 +246,12 @@ class Site:
         withdraw(backend)
         self.permits.pop(backend.name, None)
         del self.backends[backend.name]
+        if self._alone is backend:
+            self._alone = None
+
+    def recount(self) -> None:
+        """The configured cap of some backend is another."""
+        self.streams = sum(backend.max_streams for backend in self.backends.values())
 
     def has(self, backend: Backend) -> bool:
         """Is it part of this platform? False: a reload has removed it."""

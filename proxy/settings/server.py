@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+from fractions import Fraction
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, SecretStr, model_validator
+from pydantic import BeforeValidator, SecretStr, ValidationInfo, model_validator
 
 from proxy.settings.files import NO_PAIR, is_pair, resolved, secret
 from proxy.settings.section import Section, refuse, setting
-from proxy.settings.values import Address, Bytes, Flag, Kind, Listen, Seconds, Whole
+from proxy.settings.values import Address, BackendUrl, Bytes, Flag, Kind, Listen, Seconds, Share, Whole
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -22,10 +24,27 @@ def _network(value: Any) -> Network:
         raise ValueError("must be a network such as 10.0.0.0/8, or one address") from None
 
 
+def _beside(value: Any, info: ValidationInfo) -> Path:
+    """A path to be written, from the directory of the settings file."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("must be the path of a file")
+    path = Path((info.context or {}).get("directory", "."), value)
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError("must be the path of a file in a directory that exists")
+    return path
+
+
 def _log(value: Any) -> Any:
     if value == "":
         raise ValueError("must be stderr, stdout, off, or the path of a file")
     return value
+
+
+def _is_there(*modules: str) -> bool:
+    try:
+        return all(find_spec(module) is not None for module in modules)
+    except ModuleNotFoundError:
+        return False
 
 
 File = Annotated[Path, BeforeValidator(resolved, json_schema_input_type=str), Kind("path")]
@@ -59,10 +78,26 @@ class ServerTls(Section):
         return self
 
 
+class Traces(Section):
+    """Spans for a tracing system: queue, attempts, stream. Needs `pip install 'fairlane[traces]'`; OTEL_EXPORTER_OTLP_HEADERS is heard."""
+
+    endpoint: BackendUrl = setting("OTLP over HTTP: the collector; without a path, /v1/traces is asked")
+    sample: Share = setting("of the requests, chosen by trace id", Fraction(1, 100), shown="1%")
+
+    @property
+    def url(self) -> str:
+        """Where spans are posted."""
+        return str(self.endpoint) if self.endpoint.path else f"{self.endpoint}/v1/traces"
+
+    @model_validator(mode="after")
+    def _installed(self) -> Self:
+        if not _is_there("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+            refuse((("endpoint",), "needs what is not installed here: pip install 'fairlane[traces]'"))
+        return self
+
+
 class Server(Section):
     """Ports, limits, and how the server ends."""
-
-    later: ClassVar[frozenset[str]] = frozenset({"trace"})
 
     listen: Listen = setting("where callers come in", Address("127.0.0.1", 8080), shown="127.0.0.1:8080")
     admin: Listen = setting("metrics, health, state, levers", Address("127.0.0.1", 9090), shown="127.0.0.1:9090")
@@ -82,6 +117,11 @@ class Server(Section):
     access_log: Annotated[str, BeforeValidator(_log), Kind("stderr, stdout, off, or a path")] = setting(
         "where the JSON line of each request goes", "stderr"
     )
+    trace: Annotated[Path, BeforeValidator(_beside, json_schema_input_type=str), Kind("path")] | None = setting(
+        "a file that records arrivals, sizes, lanes and outcomes, never text, for `fairlane simulate --trace`", None, shown="none"
+    )
+
+    traces: Traces | None = setting("spans of sampled requests, by OpenTelemetry", None, shown="none are made")
 
     @model_validator(mode="after")
     def _two_ports(self) -> Self:

@@ -49,6 +49,7 @@ IN_POOL: Mapping[Outcome, tuple[int, ...]] = {
     Outcome.IDLE_TIMEOUT: (200,),
     Outcome.WRITE_TIMEOUT: (200,),
     Outcome.CLIENT_GONE: (NO_STATUS, 200),
+    Outcome.CANCELLED: (503, 200),
     Outcome.INTERNAL: (500, 200),
 }
 
@@ -66,20 +67,34 @@ ATTEMPT = (
     Outcome.IDLE_TIMEOUT,
     Outcome.WRITE_TIMEOUT,
     Outcome.CLIENT_GONE,
+    Outcome.CANCELLED,
     Outcome.DRAINING,
     Outcome.INTERNAL,
 )
 
 DISPATCHED = "dispatched"
-WAIT_ENDINGS = (DISPATCHED, "queue_timeout", "displaced", "client_gone", "draining")
+WAIT_ENDINGS = (DISPATCHED, "queue_timeout", "displaced", "client_gone", "cancelled", "draining")
 
 RETRY_OK = "ok"
 RETRY_FAILED = "failed"
 RETRY_DENIED = "denied"  # the attempts or the wait ran out, or no other backend was there
 RETRY_RESULTS = (RETRY_OK, RETRY_FAILED, RETRY_DENIED)
 
+# Prompt length in tokens, by its upper edge; the last class has none.
+PROMPT_EDGES_TOKENS = (512, 2048, 8192)
+PROMPT_CLASSES = ("1-512", "513-2048", "2049-8192", "8193+")
+
+# Which promise a request missed: first token late, tokens slow, or no whole answer at all.
+SLO_TTFT = "ttft"
+SLO_TPOT = "tpot"
+SLO_UNANSWERED = "unanswered"
+SLO_MISSES = (SLO_TTFT, SLO_TPOT, SLO_UNANSWERED)
+
 # What a caller was waiting for when it left; `intake`: it had not sent its request to the end.
 DISCONNECT_PHASES = ("intake", "queued", "first_token", "streaming", "unary")
+
+# What an operator can pull, and must take back.
+LEVERS = ("drain", "pin", "cap")
 
 # Fairlane's own work: reading the request, choosing its backend, handing it over and setting up the relay.
 OVERHEAD_PHASES = ("intake", "dispatch", "relay")
@@ -87,7 +102,7 @@ OVERHEAD_PHASES = ("intake", "dispatch", "relay")
 # Why another platform serves a pool: what became of the one before, or that it is back.
 RECOVERED = "recovered"
 OTHER = "other"
-FAILOVER_REASONS = ("ejected", "drained", "refused", "reconfigured", RECOVERED, OTHER)
+FAILOVER_REASONS = ("ejected", "drained", "refused", "reconfigured", "pinned", "unpinned", RECOVERED, OTHER)
 
 
 def code(status: int) -> str:
