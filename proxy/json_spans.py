@@ -76,6 +76,22 @@ def value_span(body: bytes, found: Members, key: str) -> tuple[int, int] | None:
     return None
 
 
+def replace_priority(body: bytes, found: Members, number: int | None) -> bytes:
+    """`body` with this number as the top member `priority`, whatever stood there; None: with no such member."""
+    at, kept = 0, [b"{"]
+    for each, value in found.items():
+        before = _BEFORE_VALUE.match(body, at)
+        if before is None:
+            raise ValueError("these are not the members of this body")
+        start, at = at, before.end() + len(memoryview(value))
+        if each.text != "priority":
+            member = body[start:at].lstrip(b" \t\r\n")[1:]  # without the brace or comma before it
+            kept += (member,) if len(kept) == 1 else (b",", member)
+    if number is not None:
+        kept += (b'"priority":%d' % number,) if len(kept) == 1 else (b',"priority":%d' % number,)
+    return b"".join(kept) + body[at:].lstrip(b" \t\r\n{")
+
+
 def replace_model(body: bytes, found: Members, name: str) -> bytes:
     """`body` with this model asked for: only that value changes. Where the object has none it is put first."""
     value = msgspec.json.encode(name)
