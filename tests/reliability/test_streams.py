@@ -199,6 +199,7 @@ async def test_s12_an_error_event_first_is_made_good_elsewhere_and_later_is_rela
         async with watched(two(bad, good), bad, good) as proxy:
             proxy.alive = False
             assert (await proxy.ask(JS)).body == CONTENT
+    async with ScriptedBackend(scripts.head(), scripts.chunked(error), scripts.end()) as bad:
         async with watched(one(bad), bad) as proxy:
             assert (await proxy.ask(JS)).status == 502
             for tail in (b"", scripts.DONE, b"data:[DONE]\n\n", scripts.DONE * 2):
