@@ -30,7 +30,7 @@ OVERVIEW = Dashboard(
             "Requests",
             "Requests that ended, per second and lane, whatever became of them; without a lane: turned away at the door.",
             [m.REQUESTS],
-            [Query(rate(m.REQUESTS, ("lane",)), "{{lane}}")],
+            [Query(rate(m.REQUESTS, ("lane",)), "lane {{lane}}")],
             unit="reqps",
             kind=Kind.STACKED,
             width=8,
@@ -48,7 +48,7 @@ OVERVIEW = Dashboard(
         ),
         Panel(
             "Error share",
-            "Share of requests that ended in a status of 500 or above or broke in mid answer. Refusals (429) and what an operator cancelled are not.",
+            "Share of requests that ended in a status of 500 or above, or broke; not refusals (429), nor what an operator cancelled.",
             [m.REQUESTS],
             [Query(ratio(errors, rate(m.REQUESTS, ("pool",))), "{{pool}}")],
             unit="percentunit",
