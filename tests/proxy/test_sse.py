@@ -424,3 +424,45 @@ def test_any_body_has_some_usage_or_none(chunks: list[bytes]) -> None:
     for data in chunks:
         watcher.feed(data)
     assert watcher.usage is None or watcher.usage.prompt_tokens >= 0
+
+
+# --- events that differ behind their text ----------------------------------------------------------------------------
+
+
+def _varied(text: str, number: int, finish: str = "null", more: str = "") -> bytes:
+    return (
+        b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":%b}]%b,"t":%d}\n\n'
+        % (text.encode(), finish.encode(), more.encode(), number)
+    )  # fmt: skip
+
+
+def test_what_differs_behind_the_text_is_a_token_and_what_means_more_is_read() -> None:
+    watcher = StreamWatcher(Api.OPENAI)
+    for number in range(5):
+        watcher.feed(_varied("a", number))
+    assert (watcher.tokens, watcher.finished, watcher.usage) == (5, False, None)
+    watcher.feed(_varied("b", 6, more=',"usage":{"prompt_tokens":3,"completion_tokens":6}'))
+    assert watcher.usage == Usage(3, 6)
+    watcher.feed(_varied("c", 7, finish='"stop"'))
+    assert watcher.finished
+    watcher.feed(_varied("d", 8, more=',"error":{"code":500}'))
+    assert watcher.error is not None
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "", '\\"', "\\\\", "x}", "finish_reason"]), st.integers(0, 99), st.sampled_from(["null", '"stop"'])
+        ),
+        max_size=6,
+    )
+)
+def test_the_short_way_past_a_varied_event_agrees_with_reading_it(events: list[tuple[str, int, str]]) -> None:
+    short, careful = StreamWatcher(Api.OPENAI), StreamWatcher(Api.OPENAI)
+    for text, number, finish in [("a", 0, "null"), *events]:
+        event = _varied(text, number, finish)
+        short.feed(event)
+        for at in range(len(event)):
+            careful.feed(event[at : at + 1])
+    said = [(each.tokens, each.finished, each.usage, each.error, each.first_token) for each in (short, careful)]
+    assert said[0] == said[1]
