@@ -51,16 +51,32 @@ class Floor:
         lease.room = room
         lease.retry = retry = ticket.attempts > 0
         if not slotless:
-            lease.probe = backend.health.granted(number, now)
-            backend.slots.take(lease)
-            site.touch(backend)
-            if lease.probe:
-                self.agenda.enter(backend, backend.health.next_at())
-        room.granted(lane, backend, lease.probe, now)
+            self._take(lease, now)
+        room.granted(ticket, lane, backend, lease.probe, now)
         self.budget.granted(retry)
         ticket.attempts += 1
         ticket.answer = lease
         self.settled.append(ticket)
+
+    def grant_smoke(self, backend: Backend, now: float) -> Grant:
+        """A smoke generation goes to this backend, which has room for it."""
+        site = backend.site
+        pool = site.rooms[0].name if site.rooms else ""
+        lease = Grant(self.number(), pool, site.name, backend.name, now, backend.health.epoch, probe=False, slotless=False)
+        lease.home, lease.room, lease.retry = backend, None, False
+        self._take(lease, now)
+        self.budget.granted(False)
+        return lease
+
+    def _take(self, lease: Grant, now: float) -> None:
+        backend = lease.home
+        health = backend.health
+        lease.probe = health.granted(lease.number, now)
+        backend.slots.take(lease)
+        backend.site.touch(backend)
+        if lease.probe:
+            lease.probe_until_at = now + health.probe_deadline_s()
+            self.agenda.enter(backend, health.next_at())
 
     def grant_slotless(self, ticket: Ticket, room: Room, lane: Lane, serves: Serves, now: float) -> None:
         """The request takes no slot: it goes to the best backend that is open, full or not, or is refused."""

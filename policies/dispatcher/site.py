@@ -58,7 +58,7 @@ class Grant(Lease):
     __slots__ = ("home", "retry", "room")
 
     home: Backend
-    room: Room
+    room: Room | None  # None: a smoke generation, which is no pool's
     retry: bool
 
 
@@ -68,6 +68,7 @@ class Site:
     def __init__(self, name: str, generator: random.Random) -> None:
         self.name = name
         self.models: frozenset[str] | None = None  # our names that it serves; None: all
+        self.smoke = False  # it must pass smoke generations before it serves again
         self.backends: dict[str, Backend] = {}
         self.health = PlatformHealth(())
         self.health_of: set[str] = set()  # the backends that it counts
