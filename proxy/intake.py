@@ -93,7 +93,7 @@ class Refused(NamedTuple):
         )
 
 
-class Admitted(NamedTuple):
+class Admitted(msgspec.Struct, frozen=True, gc=False):
     """A caller whose head is in order: its body may come."""
 
     endpoint: Endpoint
@@ -109,7 +109,7 @@ class Admitted(NamedTuple):
     trace_id: str  # 32 hexadecimal digits, or empty
 
 
-class Reading(NamedTuple):
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """A request that was read to its end."""
 
     request: Request

@@ -6,7 +6,7 @@ What has another shape than the APIs describe is not refused here, for engines d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -15,7 +15,7 @@ _IMAGES = frozenset(["image_url", "input_image", "image"])
 _TOKEN_BYTES = 4  # a prompt may come as token ids: each counts as so many ASCII bytes, the estimate's starting ratio
 
 
-class Prompt(NamedTuple):
+class Prompt(msgspec.Struct, frozen=True, gc=False):
     """What decisions need to know of a prompt."""
 
     ascii_bytes: int = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeGuard
+from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -19,6 +19,7 @@ from proxy.endpoints import Api
 EVENT_MAX_BYTES = 256 * 1024  # a larger event is passed on unread; a Responses stream ends in one that repeats the whole answer
 UNARY_MAX_BYTES = 64 * 1024  # of an answer that is not streamed: its end, where every engine writes `usage`
 _COUNT_MAX = 2**40
+Count = Annotated[int, msgspec.Meta(ge=0, le=_COUNT_MAX)]
 _OPENAI_TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 _ANTHROPIC_TEXTS = ("text", "thinking", "partial_json")
 _OPENINGS = {
@@ -222,6 +223,13 @@ class UnaryWatcher:
     @property
     def usage(self) -> Usage | None:
         """The last usage in the body. None: it reports none, or not near its end."""
+        try:  # most answers are short, and whole
+            counted = _usage_of(_whole_answer(self._end).usage)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            counted = None
+        return counted or self._usage_near_the_end()
+
+    def _usage_near_the_end(self) -> Usage | None:
         kept = bytes(self._end[-UNARY_MAX_BYTES:])
         stop = len(kept)
         for _ in range(8):
@@ -323,6 +331,36 @@ _INSPECT: dict[Api, Callable[[StreamWatcher, dict[str, Any], bytes, bytes], None
     Api.ANTHROPIC: _anthropic,
     Api.RESPONSES: _responses,
 }
+
+
+class _Counts(msgspec.Struct):
+    """`usage` of either vendor. Of another shape: the careful way."""
+
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Counts | None = None
+
+
+_whole_answer = msgspec.json.Decoder(_Answer).decode
+
+
+def _usage_of(counts: _Counts | None) -> Usage | None:
+    if counts is None:
+        return None
+    prompt = counts.input_tokens if counts.prompt_tokens is None else counts.prompt_tokens
+    output = counts.output_tokens if counts.completion_tokens is None else counts.completion_tokens
+    if prompt is None and output is None:
+        return None
+    # Anthropic counts what its cache served apart from the rest of the prompt.
+    cached = (counts.cache_read_input_tokens or 0) + (counts.cache_creation_input_tokens or 0)
+    return Usage((prompt or 0) + (cached if prompt is not None else 0), output or 0)
 
 
 # --- bytes and values -------------------------------------------------------------------------------------------------

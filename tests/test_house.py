@@ -19,6 +19,7 @@ PACKAGES = ("policies", "proxy", "lab")
 LINES_MAX = 400
 LONGER: dict[str, str] = {  # module: why it may be longer
     "policies.health": "one breaker with every rule of its own, and the guard over a platform's breakers",
+    "proxy.sse": "what three APIs say in their streams, and the short way past it, which must agree word for word",
     "proxy.http1.server": "one connection is one state machine: cut in two, each half would need the other's state",
 }
 BANNED_WORDS = {"manager", "helper", "helpers", "util", "utils", "common", "misc"}

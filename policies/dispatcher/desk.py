@@ -69,12 +69,12 @@ class Dispatcher:
             serves, NOTHING_TRIED, due_at, lane.floor, good_only=False
         ):
             floor.grant(ticket, room, lane, backend, now)
-            if room.ramping or floor.budget.withheld:
-                floor.let_in((room,), now)
         elif not room.may_serve(serves, NOTHING_TRIED):
             floor.refuse(ticket, floor.no_backend(room, serves, now))
         elif floor.make_place(ticket, room, lane, serves, due_at, now):
             floor.sit(ticket, room, lane, serves, due_at, now)
+        if room.ramping or floor.budget.withheld:  # both may now allow what they did not before
+            floor.let_in((room,), now)
         return floor.settled
 
     def give_back(self, lease: Lease, ending: Ending, now: float) -> Sequence[Ticket]:
@@ -99,7 +99,7 @@ class Dispatcher:
         site.touch(backend)
         if change or verdict is Verdict.REFUSES_US:
             ward.changed(backend, change, now)
-            floor.let_in(floor.rooms.values(), now)
+            ward.conclude(now)
         else:
             floor.let_in(site.rooms, now)
         return floor.settled
@@ -138,6 +138,7 @@ class Dispatcher:
             floor.refuse(ticket, Refusal(ending.outcome))
         elif ticket.slotless:
             floor.grant_slotless(ticket, room, lane, serves, now)
+            floor.let_in((room,), now)
         else:
             floor.sit(ticket, room, lane, serves, due_at, now)
             floor.let_in((room,), now)
@@ -158,7 +159,7 @@ class Dispatcher:
             if change or moved or not backend.good:
                 self._ward.changed(backend, change, now)
                 self._ward.learn(backend, True)
-                self._floor.let_in(self._floor.rooms.values(), now)
+                self._ward.conclude(now)
         return self._floor.settled
 
     def leave(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
@@ -263,9 +264,8 @@ class Dispatcher:
     # -- inside
 
     def _end(self, now: float) -> Sequence[Ticket]:
-        floor = self._floor
-        floor.let_in(floor.rooms.values(), now)
-        return floor.settled
+        self._ward.conclude(now)
+        return self._floor.settled
 
     def _backends(self, name: str, *, platform: bool = False) -> list[Backend]:
         """The backend of that name; with `platform`, also all of a platform's, and KeyError if there is neither."""

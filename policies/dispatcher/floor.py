@@ -52,7 +52,7 @@ class Floor:
         lease.retry = retry = ticket.attempts > 0
         if not slotless:
             self._take(lease, now)
-        room.granted(ticket, lane, backend, lease.probe, now)
+        room.granted(ticket, lane, site, lease, now)
         self.budget.granted(retry)
         ticket.attempts += 1
         ticket.answer = lease

@@ -33,7 +33,7 @@ def take_over(floor: Floor, ward: Ward, plan: Plan, drained: Set[str], now: floa
         site.rooms = tuple(room for room in floor.rooms.values() if site in room.sites)
     for room in floor.rooms.values():
         ward.moved(room, room.review(now, "reconfigured"))
-    ward.turn_away(tuple(floor.rooms.values()), now)
+    ward.lose()
 
 
 def _take_over_platforms(floor: Floor, plan: Plan, drained: Set[str], now: float) -> None:

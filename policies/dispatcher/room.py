@@ -15,7 +15,7 @@ from policies.dispatcher.site import Backend, Site
 from policies.failover import Failover, Moved
 from policies.health import Window as Samples
 from policies.lanes import Lane, Line, Seat, Serves
-from policies.model import LanePlan, PoolPlan, Request, Standing, Ticket
+from policies.model import LanePlan, Lease, PoolPlan, Request, Standing, Ticket
 from policies.refusal import FALLBACK_S, effective_share, estimate_s
 from policies.retries import Budget
 
@@ -197,16 +197,16 @@ class Room:
 
     # -- what happened
 
-    def granted(self, ticket: Ticket, lane: Lane, backend: Backend, probe: bool, now: float) -> None:
-        """A request of this lane was dispatched."""
+    def granted(self, ticket: Ticket, lane: Lane, site: Site, lease: Lease, now: float) -> None:
+        """A request of this lane was dispatched to this platform."""
         self.in_flight += 1
         self._dispatched[lane.index].add(1, now)
-        if self.plan.warm and not ticket.tried and _spare(ticket, lane):
-            serving = [self.sites[index] for index in self.failover.in_service]
+        if self.plan.warm and not ticket.tried and not lease.probe and _spare(ticket, lane):
             owed = self._warm_owed + self.plan.warm
-            self._warm_owed = min(1 - self.plan.warm, owed) if backend.site in serving or probe else max(Fraction(0), owed - 1)
-        if self.ramping and not probe and backend.site in self.sites:
-            self.failover.charge(self.sites.index(backend.site))
+            serves = self.sites.index(site) in self.failover.in_service
+            self._warm_owed = min(1 - self.plan.warm, owed) if serves else max(Fraction(0), owed - 1)
+        if self.ramping and not lease.probe:
+            self.failover.charge(self.sites.index(site))
 
     def returned(self, held_s: float, slotless: bool, now: float) -> None:
         """A lease of this pool came back."""

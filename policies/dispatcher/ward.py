@@ -1,6 +1,7 @@
 """What follows from a change of health? Counts of the platform, order of the pools, who is turned away, what is told.
 
-Nobody is let in here: whoever calls does that, once, at the end of its event.
+Changes may come several at a time (a whole platform is drained), and one may undo what another did (a pardon). So nobody is turned away
+or let in before `conclude`, at the end of the event.
 """
 
 from __future__ import annotations
@@ -26,50 +27,60 @@ class Ward:
 
     def __init__(self, floor: Floor) -> None:
         self._floor = floor
+        self._lost = False  # something is gone that somebody may have waited for
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
 
     def advance(self, now: float) -> None:
         """Ends what is over: deadlines, rests, pauses, refusals, holds, ramps."""
         floor = self._floor
-        due = floor.agenda.take(now)
-        stirred = False
-        for item in due:
+        for item in floor.agenda.take(now):
             if isinstance(item, Seat):
                 floor.expire(item, now)
             elif isinstance(item, Backend):
-                stirred |= self.changed(item, item.health.advance(now), now)
+                self.changed(item, item.health.advance(now), now)
             elif isinstance(item, Site):
-                stirred |= self._accepted(item, now)
+                self._accepted(item, now)
             else:
                 self.moved(item, item.failover.advance(now))
-                stirred = True
-        if stirred:
-            floor.let_in(floor.rooms.values(), now)
+        self.conclude(now)
 
-    def changed(self, backend: Backend, change: Change, now: float) -> bool:
+    def conclude(self, now: float) -> None:
+        """The end of an event: who waits for nothing is turned away, who may go is let in."""
+        floor = self._floor
+        if self._lost:
+            self._lost = False
+            for room in floor.rooms.values():
+                if room.waiting:
+                    floor.turn_away(room, now)
+        floor.let_in(floor.rooms.values(), now)
+
+    def lose(self) -> None:
+        """Something is gone that somebody may have waited for."""
+        self._lost = True
+
+    def changed(self, backend: Backend, change: Change, now: float) -> None:
         """Something about this backend's health is different, or nothing is."""
         site = backend.site
         if not site.has(backend):
-            return False
+            return
         health = backend.health
         self._floor.agenda.enter(backend, health.next_at())
         if not change:
-            return False
+            return
         rested = backend.use is Use.RESTING
+        backend.good |= change is Change.RECOVERED
         site.judge(backend)
         condition = health.condition()
         if change is Change.EJECTED:
             self.events.append(Ejected(site.name, backend.name, condition.until_at, condition.why))
         elif change is Change.RECOVERED:
-            backend.good = True
             self.events.append(Recovered(site.name, backend.name))
         elif change is Change.RESTS and backend.use is Use.RESTING and not rested:
             self.events.append(Resting(site.name, backend.name, health.blocked_until()))
         if site.health.update(backend.name, health):
             self._review(site, OUT_REASONS.get(change, ""), now)
         if change in OUT_REASONS:
-            self.turn_away(site.rooms, now)
-        return True
+            self.lose()
 
     def learn(self, backend: Backend, good: bool) -> None:
         """The latest result of this backend: does the retry budget trust it?"""
@@ -89,15 +100,14 @@ class Ward:
         if news:
             self.events.append(PlatformRefuses(site.name, backend.name, site.health.refused_until(), ending.why or ending.outcome.value))
             self._review(site, "refused", now)
-            self.turn_away(site.rooms, now)
+            self.lose()
 
-    def _accepted(self, site: Site, now: float) -> bool:
+    def _accepted(self, site: Site, now: float) -> None:
         accepted = site.health.advance(now)
         site.refuses = not accepted
         self._floor.agenda.enter(site, site.health.next_at())
         if accepted:
             self._review(site, "", now)
-        return accepted
 
     def _review(self, site: Site, reason: str, now: float) -> None:
         """The platform's standing is another: its pools look again at who serves, and pardon where nothing is left behind."""
@@ -115,9 +125,3 @@ class Ward:
         self.events.extend(moved)
         room.reorder()
         self._floor.agenda.enter(room, room.failover.next_at())
-
-    def turn_away(self, rooms: Iterable[Room], now: float) -> None:
-        """Some backends are gone: who waited for nothing else?"""
-        for room in rooms:
-            if room.waiting:
-                self._floor.turn_away(room, now)

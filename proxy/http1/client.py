@@ -52,7 +52,7 @@ class BackendConnection(asyncio.Protocol):
         self._old = False  # has answered before
         self._untouched = True  # no byte of the present answer has come
         self._fields: list[tuple[bytes, bytes]] = []
-        self._fields_bytes = 0
+        self._head_bytes = 0  # fed while the head is not complete
         self._head_complete = False
         self._length_bytes: int | None = None
         self._chunked = False
@@ -116,7 +116,10 @@ class BackendConnection(asyncio.Protocol):
         if self._ended:
             self._to_close = self._to_close or broken  # whole, with something behind it
             self._finish(answer)
-        elif broken:
+        elif not self._head_complete:
+            self._head_bytes += len(data)
+            broken = broken or self._head_bytes > HEAD_BYTES
+        if broken and self._answer is not None:
             self._fail(BackendFault.PROTOCOL)
 
     def eof_received(self) -> bool:
@@ -141,22 +144,19 @@ class BackendConnection(asyncio.Protocol):
                 raise _Excess
             return  # a trailer: dropped
         self._fields.append((name, value))
-        self._fields_bytes += len(name) + len(value)
-        if self._fields_bytes > HEAD_BYTES or len(self._fields) > HEAD_FIELDS:
-            raise _Excess
 
     def on_headers_complete(self) -> None:
         if self._ended:
             raise _Excess
         status = self._parser.get_status_code()
-        fields, self._fields, self._fields_bytes = self._fields, [], 0
+        fields, self._fields = self._fields, []
         if status < 200:
             self._informational += 1
             if status == 101 or self._informational > INFORMATIONAL:
                 raise _Excess
             return
         framing = answer_framing(status, fields)
-        if framing is None or status > 599 or self._parser.should_upgrade():
+        if framing is None or status > 599 or len(fields) > HEAD_FIELDS or self._parser.should_upgrade():
             raise _Excess
         self._length_bytes, self._chunked = framing
         self._head_complete = True
@@ -179,7 +179,7 @@ class BackendConnection(asyncio.Protocol):
         self._answer = None
         self._old = True
         self._head_complete = self._ended = False
-        self._informational = 0
+        self._informational = self._head_bytes = 0
         self.resume()
         if self._to_close:
             self.transport.close()

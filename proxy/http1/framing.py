@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Protocol
 
 from proxy.http1.faults import CallerFault
 
@@ -49,15 +50,33 @@ class Head:
         return head
 
 
-def head_of(method: bytes, target: bytes, version: str, fields: list[tuple[bytes, bytes]]) -> Head:
+class HeadLimits(Protocol):
+    """How large may a head be? Name, colon, blank, value and line end count."""
+
+    @property
+    def fields(self) -> int: ...
+    @property
+    def field_bytes(self) -> int: ...
+    @property
+    def head_bytes(self) -> int: ...
+
+
+def head_of(method: bytes, target: bytes, version: str, fields: list[tuple[bytes, bytes]], limits: HeadLimits) -> Head:
     """The head of a request, or MalformedHead."""
+    if len(fields) > limits.fields:
+        raise MalformedHead(CallerFault.HEAD_TOO_LARGE, "too many fields")
     if version != "1.1" and version != "1.0":
         raise MalformedHead(CallerFault.MALFORMED, "version")
     if not _TARGET.fullmatch(target):
         raise MalformedHead(CallerFault.MALFORMED, "target")
     head = Head(_METHODS.get(method) or method.decode("latin-1"), target, version, fields)
     seen = set()
+    field_bytes, head_bytes = limits.field_bytes - 4, 0
     for name, value in fields:
+        size = len(name) + len(value)
+        head_bytes += size + 4
+        if size > field_bytes:
+            raise MalformedHead(CallerFault.HEAD_TOO_LARGE, "field")
         if name in _ONCE or name.startswith(b"x-fairlane-"):
             if name in seen:
                 raise MalformedHead(CallerFault.MALFORMED, "field twice")
@@ -85,6 +104,8 @@ def head_of(method: bytes, target: bytes, version: str, fields: list[tuple[bytes
                 head.keep_alive = True
         elif name == b"upgrade" and method == b"CONNECT":
             raise MalformedHead(CallerFault.UPGRADE, "connect")
+    if head_bytes > limits.head_bytes:
+        raise MalformedHead(CallerFault.HEAD_TOO_LARGE, "head")
     if head.chunked and head.content_length is not None:
         raise MalformedHead(CallerFault.MALFORMED, "two framings")
     if version == "1.1" and b"host" not in seen:

@@ -86,7 +86,6 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
-        self._fields_bytes = 0
         self._unparsed_head_bytes = 0
         self._pieces: list[bytes] = []
         self._body_bytes = 0
@@ -223,7 +222,6 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._target = b""
         self._fields = []
-        self._fields_bytes = 0
         self._in_head = True
 
     def on_url(self, piece: bytes) -> None:
@@ -234,19 +232,14 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
             return  # a trailer: dropped
-        size = len(name) + len(value) + 4
-        self._fields_bytes += size
-        self._fields.append((name.lower(), value))
-        limits = self.limits
-        if size > limits.field_bytes or len(self._fields) > limits.fields or self._fields_bytes > limits.head_bytes:
-            self._stop(CallerFault.HEAD_TOO_LARGE)
+        self._fields.append((name.lower(), value))  # bounded by the slice they come in, and counted when the head is complete
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._unparsed_head_bytes = 0
         parser = self._parser
         try:
-            head = head_of(parser.get_method(), self._target, parser.get_http_version(), self._fields)
+            head = head_of(parser.get_method(), self._target, parser.get_http_version(), self._fields, self.limits)
         except MalformedHead as malformed:
             self._stop(malformed.fault)
         self._upgrade = parser.should_upgrade()

@@ -351,6 +351,19 @@ def test_the_budget_keeps_retries_off_what_is_failing() -> None:
     assert play.dispatcher.snapshot(play.now).retries > 3
 
 
+def test_whatever_raises_the_budget_lets_the_next_one_go() -> None:
+    play = Play(plan(platform("own", a=20, b=20), pool("chat", "own", places=40)))
+    names = [f"n{number}" for number in range(8)]
+    play.arrive(*names)
+    play.end(*names, how=REFUSED)
+    for name in names:
+        play.dispatcher.again(play.ticket(name), REFUSED, False, play.now)
+    assert len(play.waiting()) == 5
+    told = play.arrive(*(f"t{number}" for number in range(16)), slotless=True)
+    assert len(told) == 17, "3 of 15 in flight, then 4 of 20"
+    assert len(play.waiting()) == 4
+
+
 def test_an_end_of_a_retry_lets_the_next_one_go() -> None:
     play = Play(plan(platform("own", a=20, b=20), pool("chat", "own", places=40)))
     names = [f"n{number}" for number in range(8)]
@@ -389,6 +402,21 @@ def test_nobody_proves_the_backend_that_has_just_failed_him() -> None:
     assert play.dispatcher.snapshot(19.0).backends["a"].state is HealthState.PROBING
     assert play.fail("ann", how=REFUSED, sent=False) == ["ann -> a (probe)"], "it has not been there yet"
     assert play.arrive("bob") == ["bob -> r"]
+
+
+def test_a_pardoned_backend_takes_a_retry_that_was_held_back() -> None:
+    file = plan(platform("own", a=9), platform("rented", r=20, s=20), pool("chat", "own", "rented", places=40))
+    play = Play(file)
+    eject(play)
+    names = [f"n{number}" for number in range(8)]
+    play.arrive(*names)
+    assert len(play.on("r") + play.on("s")) == 8
+    play.end(*names, how=REFUSED)
+    for name in names:
+        play.dispatcher.again(play.ticket(name), REFUSED, False, play.now)
+    held = play.waiting()
+    assert len(held) == 5, "beyond the budget"
+    assert play.drain("rented") == [f"{held[0]} -> a"], "nothing is behind the primary any more: it is pardoned, and starts slowly"
 
 
 # -- overflow

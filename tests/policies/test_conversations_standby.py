@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from policies.dispatcher import Ejected
 from policies.failover import FailedBack, FailedOver, Proving, Ramping
@@ -11,7 +12,7 @@ from policies.model import Lease
 from tests.policies.stage import OK, RESET, Play, plan, platform, pool
 
 
-def slo(own: int = 30, rented: int = 30, **more: object) -> Play:
+def slo(own: int = 30, rented: int = 30, **more: Any) -> Play:
     return Play(plan(platform("own", a=own), platform("rented", r=rented), pool("chat", "own", "rented", slo_ttft_s=1.0, **more)))
 
 
@@ -99,7 +100,7 @@ def test_a_standby_that_fails_gives_the_pool_back_to_the_slow_primary() -> None:
 # -- warm
 
 
-def warm(share: str, own: int = 1000, rented: int = 10, **more: object) -> Play:
+def warm(share: str, own: int = 1000, rented: int = 10, **more: Any) -> Play:
     return Play(plan(platform("own", a=own), platform("rented", r=rented), pool("chat", "own", "rented", warm=Fraction(share), **more)))
 
 
@@ -194,7 +195,8 @@ def test_a_platform_with_smoke_tests_passes_three_before_it_is_given_requests_ag
 def test_a_smoke_that_fails_begins_the_count_anew_after_a_while() -> None:
     play = proven()
     play.at(101.0)
-    smoke(play, ok=True), smoke(play, ok=False)
+    smoke(play, ok=True)
+    smoke(play, ok=False)
     play.dispatcher.take_events()
     play.at(115.9)
     assert provings(play) == 0

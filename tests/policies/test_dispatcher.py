@@ -16,9 +16,9 @@ from policies.model import BackendPlan, Lease, Outcome, PlacesPlan, Plan, Platfo
 from tests.policies.stage import FAST, OK, SLOW, Play, plan, platform, pool
 
 
-def by_default(**caps: int) -> Play:
-    """One platform, a pool with the default places."""
-    return Play(Plan((FAST, SLOW), (platform("own", **caps),), (PoolPlan("chat", ("own",)),)))
+def by_default(cap: int) -> Play:
+    """One backend, a pool with the default places."""
+    return Play(Plan((FAST, SLOW), (platform("own", a=cap),), (PoolPlan("chat", ("own",)),)))
 
 
 def outcomes(play: Play) -> list[str]:
@@ -30,13 +30,13 @@ def outcomes(play: Play) -> list[str]:
 
 
 def test_ten_streams_and_their_places_take_exactly_twelve_of_forty() -> None:
-    play = by_default(a=10)
+    play = by_default(10)
     play.arrive(*(f"n{number}" for number in range(40)))
     assert [outcomes(play).count(word) for word in ("runs", "waits", "queue_full")] == [10, 2, 28]
 
 
 def test_never_more_than_the_cap_however_many_come_and_go() -> None:
-    play = by_default(a=16)
+    play = by_default(16)
     most = 0
     for wave in range(20):
         play.arrive(*(f"w{wave}n{number}" for number in range(30)), lane=("fast", "slow")[wave % 2])
@@ -67,7 +67,9 @@ def test_forty_slow_wait_thirty_fast_come_and_slow_gets_its_share_and_no_more() 
     assert max(len(run) for run in "".join(name[0] for name in while_both_wait).split("s")) == 9
 
 
-def drive(file: Plan, rates: tuple[float, float], generation_s: float, arrivals: int, seed: int, *, reserved: bool = True) -> dict[str, list[float]]:
+def drive(
+    file: Plan, rates: tuple[float, float], generation_s: float, arrivals: int, seed: int, *, reserved: bool = True
+) -> dict[str, list[float]]:
     """Poisson arrivals per lane, exponential generation times, in virtual time: waits per lane, and how many were refused."""
     generator = random.Random(seed)
     dispatcher = Dispatcher(file, 0.0, seed)
@@ -143,25 +145,25 @@ def test_the_share_is_kept_under_overload_and_is_lost_without_its_places(reserve
 @given(st.lists(st.tuples(st.sampled_from("mmn"), st.floats(0.01, 3.0), st.floats(0.1, 5.0)), max_size=60))
 def test_requests_for_one_model_delay_none_for_another(script: list[tuple[str, float, float]]) -> None:
     """S15: with and without everything for n, what asks for m is dispatched at the same instants."""
-    file = plan(
-        platform("x", models=["m"], a=2), platform("y", models=["n"], b=1), pool("chat", "x", "y", places=1000, max_wait_s=1e6), lanes=(FAST,)
-    )
+    chat = pool("chat", "x", "y", places=1000, max_wait_s=1e6)
+    file = plan(platform("x", models=["m"], a=2), platform("y", models=["n"], b=1), chat, lanes=(FAST,))
 
     def dispatched(models: str) -> list[tuple[str, float]]:
         dispatcher = Dispatcher(file, 0.0)
-        now, events = 0.0, []
-        for number, (model, gap_s, held_s) in enumerate(script):
+        now = 0.0
+        events: list[tuple[float, int, Ticket | Lease]] = []
+        for number, (model, gap_s, _) in enumerate(script):
             now += gap_s
             if model in models:
-                heappush(events, (now, number, Ticket(Request(f"{model}{number}", "t", 0, model=model), "chat", now), held_s))
+                heappush(events, (now, number, Ticket(Request(f"{model}{number}", "t", 0, model=model), "chat", now)))
         seen = []
         while events:
-            now, number, what, _ = heappop(events)
+            now, _, what = heappop(events)
             settled = dispatcher.give_back(what, OK, now) if isinstance(what, Lease) else dispatcher.arrive(what, now)
             for ticket in settled:
                 if isinstance(ticket.answer, Lease):
                     index = int(ticket.request.id[1:])
-                    heappush(events, (now + script[index][2], 1000 + index, ticket.answer, 0.0))
+                    heappush(events, (now + script[index][2], 1000 + index, ticket.answer))
                     seen.append((ticket.request.id, now))
         return [each for each in seen if each[0][0] == "m"]
 
@@ -186,13 +188,13 @@ def test_scaling_time_changes_no_order() -> None:
 
 
 def test_an_unknown_backend_in_a_probe_result_is_ignored() -> None:
-    play = by_default(a=1)
+    play = by_default(1)
     assert play.probe("gone", alive=False) == []
     assert play.dispatcher.smoked("gone", True, 0.0) == []
 
 
 def test_what_was_not_granted_here_cannot_be_tried_again() -> None:
-    play = by_default(a=1)
+    play = by_default(1)
     play.arrive("ann")
     with pytest.raises(ValueError, match="come back"):
         play.dispatcher.again(play.ticket("ann"), OK, True, 0.0)
@@ -221,7 +223,7 @@ def test_a_decision_takes_microseconds_however_many_backends_and_waiters(backend
 
 
 def test_closed_means_closed() -> None:
-    play = by_default(a=1)
+    play = by_default(1)
     play.close()
     play.arrive("ann")
     answer = play.ticket("ann").answer

@@ -333,6 +333,14 @@ class FailoverMachine(RuleBasedStateMachine):
             self.since[index] = self.pool.now
         self.check(lambda: self.pool.becomes(self.pool.names[index], standing))
 
+    @rule(index=st.integers(0, 3))
+    def is_slow(self, index: int) -> None:
+        index %= len(self.since)
+        before = self.pool.phase(self.pool.names[index])
+        self.pool.note(self.pool.failover.slowed(index, self.pool.now))
+        if self.pool.phase(self.pool.names[index]) is not before:
+            self.back[index] = self.pool.now
+
     @rule(seconds=st.sampled_from([0.0, 1.0, 60.0, 130.0, 301.0, 4000.0]))
     def wait(self, seconds: float) -> None:
         self.check(lambda: self.pool.wait(seconds))

@@ -6,7 +6,7 @@ fresh dispatcher at its end: the same calls must give the same answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -27,7 +27,10 @@ TWO_PLATFORMS = plan(
     platform("own", a=2, b=3), platform("rented", r=3), pool("chat", "own", "rented", places=6, hold_s=20.0, ramp_s=30.0, slo_ttft_s=0.5)
 )
 SHARED = plan(
-    platform("own", a=2, b=1), platform("rented", r=2), pool("chat", "own", "rented", hold_s=5.0), pool("batch", "own", places=3, attempts=3)
+    platform("own", a=2, b=1),
+    platform("rented", r=2),
+    pool("chat", "own", "rented", hold_s=5.0),
+    pool("batch", "own", places=3, attempts=3),
 )
 MODELS = plan(
     platform("x", models=["m"], a=1, b=1),
@@ -38,7 +41,7 @@ MODELS = plan(
 )
 ALONE = plan(platform("own", a=1), pool("chat", "own", places=4, max_wait_s=3.0), lanes=(FAST, SLOW))
 WIDE = plan(
-    platform("own", a=6, b=6, c=6), platform("rented", r=9), pool("chat", "own", "rented", places=12, attempts=3), pool("bulk", "rented")
+    platform("own", a=6, b=6, c=6), platform("rented", r=9), pool("chat", "own", "rented", places=12, attempts=3, warm=Fraction(1, 4)), pool("bulk", "rented")
 )
 PLANS = (WIDE, TWO_PLATFORMS, SHARED, MODELS, ALONE)
 
@@ -87,9 +90,9 @@ class Events(RuleBasedStateMachine):
 
     # -- the books
 
-    def call(self, name: str, *arguments: Any, do: Callable[[], Any]) -> list[Ticket]:
+    def call(self, name: str, *arguments: Any, do: Callable[[], Sequence[Ticket]]) -> list[Ticket]:
         """One event: recorded, and each answer checked against the books."""
-        settled: list[Ticket] = list(do())
+        settled = list(do())
         self.calls.append((name, (*arguments, self.now), [(ticket.request.id, said(ticket)) for ticket in settled]))
         assert len({id(ticket) for ticket in settled}) == len(settled)
         for event in self.dispatcher.take_events():
@@ -191,10 +194,7 @@ class Events(RuleBasedStateMachine):
         assert pair is not None
         ticket, lease = pair
         self.give_back(ticket, lease, how)
-        key = ticket.request.id
-        self.call("again", key, how, sent, do=lambda: self.dispatcher.again(ticket, how, sent, self.now))
-        if ticket.answer is None:
-            self.waiting[key] = ticket
+        self.ask_again(ticket, how, sent=sent)
         if lease.first_token_at is not None:
             assert isinstance(ticket.answer, Refusal), "S28: none after the first token"
         assert ticket.attempts <= 4
@@ -208,9 +208,7 @@ class Events(RuleBasedStateMachine):
             victims = [pair for pair in self.running.values() if pair[1].backend == name]
             for ticket, lease in victims:
                 self.give_back(ticket, lease, RESET)
-                self.call("again", ticket.request.id, RESET, False, do=lambda t=ticket: self.dispatcher.again(t, RESET, False, self.now))
-                if ticket.answer is None:
-                    self.waiting[ticket.request.id] = ticket
+                self.ask_again(ticket, RESET, sent=False)
             self.arrive(0, 0, "m", 1, False)
 
     @precondition(lambda self: len(self.running) > 3)
@@ -221,9 +219,13 @@ class Events(RuleBasedStateMachine):
         for ticket, lease in failed:
             self.give_back(ticket, lease, how)
         for ticket, _ in failed:
-            self.call("again", ticket.request.id, how, False, do=lambda t=ticket: self.dispatcher.again(t, how, False, self.now))
-            if ticket.answer is None:
-                self.waiting[ticket.request.id] = ticket
+            self.ask_again(ticket, how, sent=False)
+
+    def ask_again(self, ticket: Ticket, how: Ending, *, sent: bool) -> None:
+        key = ticket.request.id
+        self.call("again", key, how, sent, do=lambda: self.dispatcher.again(ticket, how, sent, self.now))
+        if ticket.answer is None:
+            self.waiting[key] = ticket
 
     def give_back(self, ticket: Ticket, lease: Lease, how: Ending) -> None:
         self.tick()
@@ -264,7 +266,8 @@ class Events(RuleBasedStateMachine):
     @rule(which=WHICH)
     def leave(self, which: int) -> None:
         self.tick()
-        for key in sorted(self.waiting)[which % max(1, len(self.waiting)) :][:1]:
+        if self.waiting:
+            key = sorted(self.waiting)[which % len(self.waiting)]
             ticket = self.waiting.pop(key)
             self.over.add(key)
             self.call("leave", key, do=lambda: self.dispatcher.leave(ticket, self.now))
@@ -300,7 +303,10 @@ class Events(RuleBasedStateMachine):
     @rule(which=WHICH)
     def undrain_all(self, which: int) -> None:
         for name in sorted(self.dispatcher._drained & set(self.dispatcher._floor.sites)):
-            self.call("undrain", name, do=lambda name=name: self.dispatcher.undrain(name, self.now))
+            self.undrain(name)
+
+    def undrain(self, name: str) -> None:
+        self.call("undrain", name, do=lambda: self.dispatcher.undrain(name, self.now))
 
     @rule(which=st.integers(0, 7))
     def reload(self, which: int) -> None:

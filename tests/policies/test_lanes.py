@@ -45,15 +45,16 @@ def test_while_all_wait_each_shared_lane_gets_its_part(shares: list[Fraction]) -
     for lane in lanes:
         for order in range(1000):
             lane.add(seat(order * 10 + lane.index, lane), None, NOTHING)
-    order = [go(lanes) for _ in range(400)]
+    gone = [go(lanes) for _ in range(400)]
     shared_above = 0
     for lane in lanes[1:]:
         if not lane.share:
-            assert lane not in order
+            assert lane not in gone
             continue
-        turns = [number for number, gone in enumerate(order) if gone is lane]
+        turns = [number for number, each in enumerate(gone) if each is lane]
         assert len(turns) >= floor(400 * lane.share) - 1 - shared_above, "S11"
-        above = [sum(gone.index < lane.index for gone in order[first + 1 : then]) for first, then in zip([-1, *turns], turns, strict=False)]
+        between = [gone[first + 1 : then] for first, then in zip([-1, *turns], turns, strict=False)]
+        above = [sum(each.index < lane.index for each in run) for run in between]
         assert max(above) <= ceil(1 / lane.share) - 1 + shared_above, "S10"
         shared_above += 1
 
@@ -89,7 +90,7 @@ def test_who_nothing_free_can_serve_is_passed_and_keeps_his_place() -> None:
     lane.add(other, frozenset({"y"}), NOTHING)
 
     def only_y(line: Line, _seat: Seat) -> str | None:
-        return "b" if line.serves == {"y"} else None
+        return "b" if line.serves == frozenset({"y"}) else None
 
     assert pick([lane], only_y) == (other, "b")
     lane.remove(other)
@@ -111,8 +112,11 @@ def test_a_retry_goes_to_the_head_and_takes_no_place() -> None:
     assert newest.order == 6
 
 
+STEP = st.tuples(st.integers(0, 3), st.integers(0, 20), st.sets(st.sampled_from("ab"), max_size=1))
+
+
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20), st.sets(st.sampled_from("ab"), max_size=1)), max_size=150), st.sets(st.sampled_from("xy")))
+@given(st.lists(STEP, max_size=150), st.sets(st.sampled_from("xy")))
 def test_ready_is_the_oldest_that_can_go(steps: list[tuple[int, int, set[str]]], free: set[str]) -> None:
     (lane,) = lanes_of(Fraction(0))
     here: dict[int, tuple[Seat, str, frozenset[str]]] = {}

@@ -50,7 +50,10 @@ def test_ties_are_spread_evenly_and_the_same_for_the_same_seed() -> None:
     assert max(counts) < 260
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-1, 4), st.integers(1, 4)), max_size=300), st.sets(st.sampled_from(["b0", "b1", "b2"])))
+STEP = st.tuples(st.integers(0, 5), st.integers(-1, 4), st.integers(1, 4))
+
+
+@given(st.lists(STEP, max_size=300), st.sets(st.sampled_from(["b0", "b1", "b2"])))
 def test_it_agrees_with_a_search_through_all(steps: list[tuple[int, int, int]], excluded: set[str]) -> None:
     selection: Selection[Ranked] = Selection(random.Random(0))
     every = backends(6)

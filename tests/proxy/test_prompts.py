@@ -50,7 +50,8 @@ def test_the_responses_api() -> None:
         {"type": "function_call_output", "output": "done"},
         {"type": "reasoning", "summary": [], "content": None},
     ]
-    assert prompt({"instructions": "Sys", "input": items}, "input")[:3] == (3 + 2 + 2 + 4, 0, 1)
+    said = prompt({"instructions": "Sys", "input": items}, "input")
+    assert (said.ascii_bytes, said.other_chars, said.turns) == (3 + 2 + 2 + 4, 0, 1)
     assert prompt({"input": "Hello"}, "input") == Prompt(5, 0, 1, False, "Hello", "Hello")
 
 
@@ -59,7 +60,8 @@ def test_the_responses_api() -> None:
     [("abc", 3), (["abc", "de"], 5), ([1, 2, 3], 12), ([[1, 2], [3]], 12), (None, 0), ([], 0)],
 )
 def test_prompts_and_inputs(value: Any, ascii_bytes: int) -> None:
-    assert prompt({"prompt": value}, "prompt")[:3] == (ascii_bytes, 0, 1)
+    said = prompt({"prompt": value}, "prompt")
+    assert (said.ascii_bytes, said.other_chars, said.turns) == (ascii_bytes, 0, 1)
 
 
 def test_escapes_count_as_the_characters_they_are() -> None:
