@@ -17,6 +17,7 @@ from typing import Any
 
 import uvloop
 
+from policies.failover import Proving
 from proxy import clock, wiring
 from proxy.admin import AdminPort, ReloadResult
 from proxy.clock import Deadlines
@@ -28,6 +29,8 @@ from proxy.service import Service
 from proxy.settings.loader import Loaded, load
 from proxy.settings.problems import SettingsError
 from proxy.settings.root import Settings
+from proxy.smoke import Result
+from proxy.smoke_rounds import SmokeRounds
 from proxy.telemetry import view
 from proxy.telemetry.access_log import line as access_line
 from proxy.telemetry.events import ProcessLog
@@ -94,6 +97,7 @@ class Fairlane:
         self.service = Service(loop, self._deadlines, self.lobby, self.telemetry, self._tokens, self._log, edition, self._ready)
         self.door = Door(self.service, edition.limits, loop, self._deadlines)
         self._prober = Prober(self._probed)
+        self._smokes = SmokeRounds(self.lobby, self.service.backend, self._in_service, self._smoked, int.from_bytes(os.urandom(8), "big"))
         self._tls = _server_tls(settings)
         self._admin = AdminPort(
             state=self._state,
@@ -122,6 +126,7 @@ class Fairlane:
             self._exit.callback(self._deadlines.stop)
             self._exit.callback(self.lobby.close)
             self._exit.push_async_callback(self._prober.close)
+            self._exit.push_async_callback(self._smokes.close)
             self.admin_port = await self._admin.start(server.admin.host, server.admin.port)
             self._exit.push_async_callback(self._admin.stop)
             self._listener = await self._loop.create_server(
@@ -133,6 +138,7 @@ class Fairlane:
             raise
         self.port: int = self._listener.sockets[0].getsockname()[1]
         self._prober.watch(wiring.probes(self.settings))
+        self._smokes.watch(wiring.smoke_tests(self.settings))
         self._log.info(
             "serving", listen=f"{server.listen.host}:{self.port}", admin=f"{server.admin.host}:{self.admin_port}", version=_version()
         )
@@ -227,6 +233,7 @@ class Fairlane:
         self.door.limits = edition.limits
         self.lobby.apply(self.lobby.dispatcher.reconfigure, edition.plan)
         self._prober.watch(wiring.probes(settings))
+        self._smokes.watch(wiring.smoke_tests(settings))
         if self._tls is not None and tls is not None and settings.server.tls is not None:
             self._tls.load_cert_chain(settings.server.tls.cert, settings.server.tls.key)  # for those who connect from now on
         self.telemetry.reloaded(True, clock.wall())
@@ -271,6 +278,17 @@ class Fairlane:
     def _note(self, events: Sequence[Any]) -> None:
         self._log.events(events)
         self.telemetry.events(events)
+        for event in events:
+            if isinstance(event, Proving):
+                self._smokes.prove(event.to)
+
+    def _in_service(self, platform: str) -> bool:
+        return any(platform in pool.in_service for pool in self._snapshot().pools.values())
+
+    def _smoked(self, platform: str, backend: str, result: Result) -> None:
+        self.telemetry.smoked(platform, result.ok)
+        say = self._log.info if result.ok else self._log.warning
+        say("smoke_passed" if result.ok else "smoke_failed", platform=platform, backend=backend, model=result.model, why=result.why)
 
 
 async def _either(wait: Any, within_s: float) -> None:

@@ -129,9 +129,12 @@ class Story:
             if failed is None:
                 return ending
             ending = failed
-            attempt.abandon()
             self.lease = None
-            service.give_back(lease, ending)
+            if service.late_probes.take(lease, attempt, ending):
+                self.attempt = None
+            else:
+                attempt.abandon()
+                service.give_back(lease, ending)
             record.why = ending.why
             record.phase = "queued"
             answer = await service.lobby.again(ticket, ending, sent=attempt.sent_at > 0.0)

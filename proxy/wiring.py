@@ -11,6 +11,7 @@ from policies.model import BackendPlan, LanePlan, PlacesPlan, Plan, PlatformPlan
 from policies.routing import Condition, Route, Router, condition
 from policies.tokens import TokenEstimate
 from proxy.edition import Backend, Edition, Pool
+from proxy.endpoints import Api
 from proxy.http1.client import KeptConnections
 from proxy.http1.exchange import Limits
 from proxy.http1.heads import UpstreamHeads
@@ -22,8 +23,11 @@ from proxy.settings import platforms as of_platforms
 from proxy.settings import pools as of_pools
 from proxy.settings import routes as of_routes
 from proxy.settings.root import Settings
+from proxy.smoke import SmokeTest
 from proxy.telemetry.spend import Price
 from proxy.telemetry.telemetry import Inventory
+
+SMOKE_FIRST_TOKEN_S = 30.0  # or the platform's startup: what a probe is given too
 
 
 def plan(settings: Settings) -> Plan:
@@ -61,7 +65,7 @@ def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEs
         router=router,
         lanes=plan(settings).lanes,
         pools={name: _pool(name, pool, lanes) for name, pool in settings.pools.items()},
-        backends=_backends(settings, loop, before),
+        backends=backends(settings, loop, before),
         limits=Limits(body_bytes=settings.server.max_body_bytes),
         models=models_served(settings),
         expose=settings.server.expose,
@@ -97,6 +101,19 @@ def probes(settings: Settings) -> Mapping[str, Probe]:
     return asked
 
 
+def smoke_tests(settings: Settings) -> Mapping[str, SmokeTest]:
+    """What a smoke test asks of each platform: every model that its pools may ask of it."""
+    tests = {}
+    for name, platform in settings.platforms.items():
+        ours = [pool.model for pool in settings.pools.values() if name in pool.platforms]
+        named = [model for model in ours if model is not None] or list(platform.models or ())
+        models = dict.fromkeys((platform.models or {}).get(model, model) for model in named)
+        api = Api.ANTHROPIC if platform.auth == "x-api-key" else Api.OPENAI
+        deadline_s = max(SMOKE_FIRST_TOKEN_S, platform.startup_s)
+        tests[name] = SmokeTest(name, tuple(platform.backends), tuple(models), api, deadline_s, platform.smoke_s)
+    return tests
+
+
 def models_served(settings: Settings) -> tuple[str, ...]:
     """The names a caller may ask for: those the routes spell out, else the pools' names (contract, section 4)."""
     spelt = [name for route in settings.routes for name in route.when.model or () if not set(name) & set("*?[")]
@@ -112,6 +129,7 @@ def _platform_plan(name: str, platform: of_platforms.Platform) -> PlatformPlan:
         ),
         frozenset(platform.models) if platform.models is not None else None,
         platform.startup_s,
+        platform.smoke_s is not None,
     )
 
 
@@ -128,6 +146,7 @@ def _pool_plan(name: str, pool: of_pools.Pool) -> PoolPlan:
         pool.failback.hold_s,
         pool.failback.ramp_s,
         pool.overflow is not None,
+        pool.warm,
     )
 
 
@@ -168,8 +187,9 @@ def _identity(name: str, caller: of_keys.Caller, lanes: list[str]) -> Identity:
     return Identity(name, lanes.index(caller.lane), caller.traffic, pools, caller.models)
 
 
-def _backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Edition | None) -> Mapping[str, Backend]:
-    backends = {}
+def backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Edition | None = None) -> Mapping[str, Backend]:
+    """Every backend of the file, by name. Those that did not change keep their connections `before`."""
+    built = {}
     for platform_name, platform in settings.platforms.items():
         tls = _tls(platform)
         for name, backend in platform.backends.items():
@@ -179,7 +199,7 @@ def _backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Editi
                 connections = old.connections
             else:
                 connections = KeptConnections(backend.url.host, backend.url.port, tls if backend.url.scheme == "https" else None, loop)
-            backends[name] = Backend(
+            built[name] = Backend(
                 name,
                 platform_name,
                 loop,
@@ -190,7 +210,7 @@ def _backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Editi
                 address,
                 platform.models,
             )
-    return backends
+    return built
 
 
 def _heads(platform: of_platforms.Platform, backend: of_platforms.Backend, *, messages: bool) -> UpstreamHeads:

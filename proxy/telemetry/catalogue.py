@@ -79,5 +79,9 @@ LOAD = _gauge("load_ratio", "pool", "Needed streams / streams of the platform in
 RELOAD_OK = _gauge("config_last_reload_successful", "", "1 if the latest reading of the file was accepted.")
 RELOADED_AT = _gauge("config_last_reload_timestamp_seconds", "", "When the file was last accepted, seconds since 1970.")
 BUILD = _gauge("build_info", "version python", "Always 1; says what runs.")
+SMOKES = _counter("smokes", "platform result", "Smoke tests of a backend that ended, on schedule or before requests go back.")
+SMOKE_OK = _gauge("smoke_last_successful", "platform", "0 if the platform's latest smoke test failed; 1 before the first one too.")
+REFUSALS = _counter("platform_refusals", "platform", "Times a platform began to refuse our own credential, or a model name of the file.")
+REFUSES_US = _gauge("platform_refuses_us", "platform", "1 while the platform is left alone for refusing our credential or a model name.")
 
 METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

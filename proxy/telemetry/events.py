@@ -14,7 +14,7 @@ from proxy import clock
 from proxy.telemetry.access_log import encode
 from proxy.telemetry.log_writer import LogWriter
 
-GOOD_OR_USUAL = frozenset({"recovered", "failed_back", "ramping", "resting"})
+GOOD_OR_USUAL = frozenset({"recovered", "failed_back", "ramping", "proving", "resting"})
 _WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 

@@ -87,7 +87,9 @@ OVERHEAD_PHASES = ("intake", "dispatch", "relay")
 # Why another platform serves a pool: what became of the one before, or that it is back.
 RECOVERED = "recovered"
 OTHER = "other"
-FAILOVER_REASONS = ("ejected", "drained", "refused", "reconfigured", RECOVERED, OTHER)
+FAILOVER_REASONS = ("ejected", "drained", "refused", "slow", "reconfigured", RECOVERED, OTHER)
+
+SMOKE_RESULTS = SMOKE_PASSED, SMOKE_FAILED = ("ok", "failed")
 
 
 def code(status: int) -> str:

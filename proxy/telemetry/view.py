@@ -46,6 +46,8 @@ def _readings(state: State) -> Iterator[tuple[Metric, Values]]:
     yield catalogue.STREAMS, (((name, backend.platform), backend.in_flight) for name, backend in backends)
     yield catalogue.MAX_STREAMS, (((name, backend.platform), backend.max_streams) for name, backend in backends)
     yield catalogue.USABLE_STREAMS, (((name, backend.platform), backend.cap) for name, backend in backends)
+    refused = [((name,), int(platform.refuses_until_at is not None)) for name, platform in state.platforms.items()]
+    yield catalogue.REFUSES_US, refused
     yield catalogue.BACKEND_STATE, (((name, backend.platform), int(backend.state)) for name, backend in backends)
 
 

@@ -41,7 +41,10 @@ MODELS = plan(
 )
 ALONE = plan(platform("own", a=1), pool("chat", "own", places=4, max_wait_s=3.0), lanes=(FAST, SLOW))
 WIDE = plan(
-    platform("own", a=6, b=6, c=6), platform("rented", r=9), pool("chat", "own", "rented", places=12, attempts=3, warm=Fraction(1, 4)), pool("bulk", "rented")
+    platform("own", a=6, b=6, c=6),
+    platform("rented", r=9),
+    pool("chat", "own", "rented", places=12, attempts=3, warm=Fraction(1, 4)),
+    pool("bulk", "rented"),
 )
 PLANS = (WIDE, TWO_PLATFORMS, SHARED, MODELS, ALONE)
 
