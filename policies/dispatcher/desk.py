@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.dispatcher.floor import NOTHING_TRIED, Floor
+from policies.dispatcher.floor import A_RETRY_ANYWHERE, NOTHING_TRIED, Floor
 from policies.dispatcher.migration import take_over
 from policies.dispatcher.site import Backend, Grant
 from policies.dispatcher.snapshot import snapshot
@@ -134,6 +134,8 @@ class Dispatcher:
         lane = room.lane(seat.lane)
         serves = room.serves(ticket.request)
         due_at = now + lane.max_wait_s - ticket.waited_s
+        if ending.verdict is Verdict.FAILED and not room.may_serve(serves, ticket.tried):
+            ticket.tried = A_RETRY_ANYWHERE  # the same one once more, where there is no other; the busy are not asked again
         if not allowed or self._expelled or floor.rooms.get(room.name) is not room or not room.may_serve(serves, ticket.tried):
             floor.refuse(ticket, Refusal(ending.outcome))
         elif ticket.slotless:

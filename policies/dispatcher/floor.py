@@ -18,6 +18,7 @@ from policies.refusal import FALLBACK_S, retry_after_s
 from policies.retries import Budget
 
 NOTHING_TRIED: frozenset[str] = frozenset()
+A_RETRY_ANYWHERE = frozenset({""})  # it has been tried, and excludes no backend: none is called so
 
 
 class Floor:

@@ -44,7 +44,7 @@ class Timeouts(Section):
         "streamed answers: sent to first token, per attempt", 60.0, shown="10 x the SLO's TTFT, at least 5s; 60s without one"
     )
     idle_s: Timeout = setting("streamed answers: between two pieces", 60.0, shown="60s")
-    total_s: Timeout = setting("the whole request, waiting included", 900.0, shown="15m")
+    total_s: Timeout = setting("being served, from the first dispatch on; waiting has its own limit, max_wait", 900.0, shown="15m")
 
 
 class Retries(Section):

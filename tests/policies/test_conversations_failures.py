@@ -534,3 +534,15 @@ def test_a_retry_after_a_reload_finds_its_lane_by_name() -> None:
     play.reload(replace(file, lanes=(file.lanes[1],)))
     assert play.fail("sam", how=REFUSED, sent=False) == ["sam waits"]
     assert play.dispatcher.snapshot(play.now).pools["chat"].lanes["slow"].waiting == 1
+
+
+# -- retries where there is only one backend
+
+
+def test_the_only_backend_is_asked_once_more_and_a_busy_one_is_not() -> None:
+    play = Play(plan(platform("own", a=2), pool("chat", "own", places=20)))
+    assert play.arrive("ann") == ["ann -> a"]
+    assert play.fail("ann") == ["ann -> a"]
+    assert play.fail("ann") == ["ann: upstream_reset"]
+    assert play.arrive("bob") == ["bob -> a"]
+    assert play.fail("bob", how=busy(1.0)) == ["bob: upstream_status"]
