@@ -180,7 +180,10 @@ class Story:
             body = reading.renamed(attempt.model)
         heads = backend.messages_heads if reading.endpoint.api is Api.ANTHROPIC else backend.heads
         trusted = bool(self.edition.trusted_proxies) and self.edition.trusts(self.exchange.peer)
-        return heads.build(head.method.encode(), head.target, head.headers, len(body), self.record.id.encode(), trusted=trusted), body
+        built = heads.build(head.method.encode(), head.target, head.headers, len(body), self.record.id.encode(), trusted=trusted)
+        if self.record.attempts > 1:  # who bills or dedupes by request id can tell them apart
+            built = b"%bx-fairlane-attempt: %d\r\n\r\n" % (built[:-2], self.record.attempts)
+        return built, body
 
     def _give_up(self, refusal: Refusal, ending: Ending) -> None:
         """Nothing is left to try: the backend's own answer if it has one worth relaying, else ours."""
