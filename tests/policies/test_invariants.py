@@ -374,7 +374,7 @@ class Events(RuleBasedStateMachine):
         floor = self.dispatcher._floor
         room = floor.rooms[ticket.pool]
         wanted = room.plan.model or ticket.request.model
-        within = floor.budget.retries + 1 <= max(3, 0.2 * (floor.budget.in_flight + 1))
+        within = floor.budget.allows()
         sites = [site for site in room.sites if not site.refuses and (site.models is None or wanted in site.models)]
         every = [(site, each) for site in sites for each in site.backends.values() if each.name not in ticket.tried]
         every = [(site, each) for site, each in every if not ticket.tried or within or self.good.get(each.name, True)]

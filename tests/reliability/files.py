@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def backed(
     return TWO_LANES + "platforms:\n" + both + pools(f"main: {{primary: p, standby: s{pool}}}")
 
 
-def hurry(monkeypatch: pytest.MonkeyPatch, **rules: float) -> None:
+def hurry(monkeypatch: pytest.MonkeyPatch, **rules: Any) -> None:
     """Backends are judged by these rules instead of the defaults: the same machine on a shorter clock."""
     monkeypatch.setattr("policies.dispatcher.migration.HealthRules", functools.partial(HealthRules, **rules))
 
