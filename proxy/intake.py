@@ -23,7 +23,6 @@ from proxy.prompts import NO_PROMPT, Prompt, read_prompt
 _SINGLE = frozenset(
     [*CREDENTIAL_FIELDS, b"content-type", b"content-encoding", b"expect", b"x-fairlane-lane", b"x-fairlane-traffic", b"x-fairlane-task"]
 )  # twice is ambiguous, and refused
-_READ = _SINGLE | {b"x-request-id", b"x-stainless-retry-count", b"x-stainless-read-timeout", b"traceparent", b"anthropic-version"}
 
 # What decides here, or decides how a backend treats the request: spelt twice, two readers may see two requests.
 _DECIDING = frozenset(
@@ -69,6 +68,8 @@ class Head(Protocol):
     def version(self) -> str: ...
     @property
     def headers(self) -> list[tuple[bytes, bytes]]: ...
+    @property
+    def named(self) -> dict[bytes, bytes]: ...
     @property
     def content_length(self) -> int | None: ...
     @property
@@ -150,14 +151,8 @@ class Reception:
 
     def admit(self, head: Head) -> Admitted | Refused:
         """Who calls, and for what? Asked when the head is complete, before the body is let in."""
-        fields: dict[bytes, bytes] = {}
-        doubled = False
-        for name, value in head.headers:
-            if name in _READ:
-                if name in fields:
-                    doubled = doubled or name in _SINGLE
-                else:
-                    fields[name] = value
+        fields = head.named
+        doubled = len(fields) < len(head.headers) and _doubled(head.headers)
         sent_id = fields.get(b"x-request-id")
         request_id = sent_id.decode() if sent_id is not None and _SANE_ID.fullmatch(sent_id) else new_request_id()
         endpoint = classify(head.target)
@@ -297,6 +292,12 @@ _ANY = msgspec.json.Decoder().decode
 def new_request_id() -> str:
     """An id for a request whose caller gave none."""
     return f"req-{_random.getrandbits(96):024x}"
+
+
+def _doubled(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Is a field there twice that may be there once?"""
+    single = [name for name, _ in headers if name in _SINGLE]
+    return len(single) > len(set(single))
 
 
 def _malformed(admitted: Admitted, name: str, fault: str) -> Refused:

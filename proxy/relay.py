@@ -91,6 +91,9 @@ class Relay:
             exchange.keep_alive = False
         if not exchange.keep_alive:
             framing += b"connection: close\r\n"
+        elif exchange.head.version == "1.0":
+            framing += b"connection: keep-alive\r\n"
+        exchange.valve = self  # before the first write: it may be more than the caller takes
         if self._usage is not None:
             self._usage.feed(body)
         broken = self._watcher is not None and self._watcher.error is not None
@@ -105,7 +108,6 @@ class Relay:
         elif attempt.fault is not None:
             self.lost(attempt.fault)
         elif self._connection is not None:
-            exchange.valve = self
             self._connection.hand_over(self)
 
     # --- what the stream said ------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class Service:
         self.lobby = lobby
         self.telemetry = telemetry
         self.edition = edition
-        self.stories: set[asyncio.Task[None]] = set()
+        self.stories: dict[Story, asyncio.Task[None]] = {}
         self.late_probes = LateProbes(self)
         self._tokens = tokens
         self._log = log
@@ -135,9 +135,8 @@ class Service:
         record.trace_id = admitted.trace_id
         self._intake_overhead(clock.now() - record.received_at)
         story = Story(self, edition, exchange, admitted.identity, reading, record)
-        task = exchange.task = self.loop.create_task(story.tell())
-        self.stories.add(task)
-        task.add_done_callback(self._rest)
+        exchange.task = story
+        self.stories[story] = story.task = self.loop.create_task(story.tell())
 
     def refuse(self, exchange: Exchange, fault: CallerFault) -> None:
         """The request was broken on the wire."""
@@ -173,15 +172,13 @@ class Service:
         if not record.tokens_in:
             record.tokens_in = request.prompt_tokens
         self.telemetry.finish(record, clock.now())
+        del self.stories[story]
+        if not self.stories:
+            self._at_rest.set()
 
     def report(self, story: Story, error: Exception) -> None:
         """A fault of ours: to be seen by an operator, never by a caller."""
         self._log.error("story_failed", id=story.record.id, traceback="".join(traceback.format_exception(error)))
-
-    def _rest(self, task: asyncio.Task[None]) -> None:
-        self.stories.discard(task)
-        if not self.stories:
-            self._at_rest.set()
 
     async def all_told(self, within_s: float) -> bool:
         """Wait until no request is under way. False: some still are."""
@@ -202,8 +199,8 @@ class Service:
 
     def cut_all(self) -> None:
         """End every request under way, whatever it is doing."""
-        for task in list(self.stories):
-            task.cancel()
+        for story in list(self.stories):
+            story.cancel()
 
     # --- answers of our own -------------------------------------------------------------------------------------------
 

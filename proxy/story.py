@@ -26,6 +26,7 @@ from proxy.telemetry.record import Record
 if TYPE_CHECKING:
     from proxy.service import Service
 
+_NEW, _BEGUN, _LEFT_EARLY = "new", "begun", "left early"
 _LEFT = Ending(Verdict.NEUTRAL, Outcome.CLIENT_GONE, why="caller left")
 _BROKEN = Ending(Verdict.NEUTRAL, Outcome.INTERNAL, why="internal")
 _AFTER_TOKEN = {  # what an answer that broke after its first token says about its backend
@@ -39,7 +40,7 @@ _AFTER_TOKEN = {  # what an answer that broke after its first token says about i
 class Story:
     """One request. `tell` is the whole of it; what it learns is in `record`."""
 
-    __slots__ = ("attempt", "edition", "exchange", "identity", "lease", "reading", "record", "relay", "service", "ticket")
+    __slots__ = ("attempt", "edition", "exchange", "identity", "lease", "reading", "record", "relay", "service", "state", "task", "ticket")
 
     def __init__(
         self, service: Service, edition: Edition, exchange: Exchange, identity: Identity, reading: Reading, record: Record
@@ -54,12 +55,24 @@ class Story:
         self.lease: Lease | None = None
         self.attempt: Attempt | None = None
         self.relay: Relay | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.state = _NEW
+
+    def cancel(self) -> None:
+        """The caller has left. A task cancelled before its first step would never reach its `finally`: that one waits for the step."""
+        if self.state is _BEGUN and self.task is not None:
+            self.task.cancel()
+        else:
+            self.state = _LEFT_EARLY
 
     async def tell(self) -> None:
         """From the map room to the return desk. Cancelled when the caller leaves; every ending comes by `finally`."""
         record = self.record
         ending = _BROKEN
         try:
+            if self.state is _LEFT_EARLY:
+                raise asyncio.CancelledError
+            self.state = _BEGUN
             pool = self._choose_pool()  # 3
             if pool is None:
                 return

@@ -49,6 +49,12 @@ class Valve(Protocol):
     def flow(self) -> None: ...
 
 
+class Cancellable(Protocol):
+    """What is being done for an exchange."""
+
+    def cancel(self) -> object: ...
+
+
 class Line(Protocol):
     """The connection of an exchange."""
 
@@ -73,7 +79,7 @@ class Exchange:
         self.received_at = at  # set anew when the body is complete
         self.keep_alive = head.keep_alive
         self.context: Any = None  # what the service hangs on it
-        self.task: asyncio.Task[None] | None = None  # cancelled when the caller leaves
+        self.task: Cancellable | None = None  # cancelled when the caller leaves
         self.valve: Valve | None = None
         self.started = False  # bytes of an answer have gone out
         self.stalled = False  # the caller stopped reading, and was given up

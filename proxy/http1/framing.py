@@ -30,13 +30,14 @@ class MalformedHead(Exception):
 class Head:
     """A request's head. Names are in lower case, values as they came."""
 
-    __slots__ = ("chunked", "content_length", "expects_continue", "headers", "keep_alive", "method", "target", "version")
+    __slots__ = ("chunked", "content_length", "expects_continue", "headers", "keep_alive", "method", "named", "target", "version")
 
     def __init__(self, method: str, target: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> None:
         self.method = method
         self.target = target
         self.version = version
         self.headers = headers
+        self.named = dict(headers)  # of a field that is there twice, the last
         self.content_length: int | None = None
         self.chunked = False
         self.keep_alive = version == "1.1"
@@ -61,56 +62,57 @@ class HeadLimits(Protocol):
     def head_bytes(self) -> int: ...
 
 
-def head_of(method: bytes, target: bytes, version: str, fields: list[tuple[bytes, bytes]], limits: HeadLimits) -> Head:
-    """The head of a request, or MalformedHead."""
-    if len(fields) > limits.fields:
-        raise MalformedHead(CallerFault.HEAD_TOO_LARGE, "too many fields")
+def head_of(method: bytes, target: bytes, version: str, fields: list[tuple[bytes, bytes]], limits: HeadLimits, fed_bytes: int) -> Head:
+    """The head of a request, or MalformedHead. `fed_bytes`: no more than this it came in; small ones need not be measured."""
     if version != "1.1" and version != "1.0":
         raise MalformedHead(CallerFault.MALFORMED, "version")
     if not _TARGET.fullmatch(target):
         raise MalformedHead(CallerFault.MALFORMED, "target")
+    if fed_bytes > limits.field_bytes or len(fields) > limits.fields:
+        _measure(fields, limits)
     head = Head(_METHODS.get(method) or method.decode("latin-1"), target, version, fields)
-    seen = set()
-    field_bytes, head_bytes = limits.field_bytes - 4, 0
-    for name, value in fields:
-        size = len(name) + len(value)
-        head_bytes += size + 4
-        if size > field_bytes:
-            raise MalformedHead(CallerFault.HEAD_TOO_LARGE, "field")
-        if name in _ONCE or name.startswith(b"x-fairlane-"):
-            if name in seen:
-                raise MalformedHead(CallerFault.MALFORMED, "field twice")
-            seen.add(name)
-            if name == b"host":
-                if not _HOST.fullmatch(value):
-                    raise MalformedHead(CallerFault.MALFORMED, "host")
-            elif name == b"content-length":
-                if not _DIGITS.fullmatch(value):
-                    raise MalformedHead(CallerFault.MALFORMED, "content-length")
-                head.content_length = int(value)
-            elif name == b"transfer-encoding":
-                if value.lower() != b"chunked" or version == "1.0":
-                    raise MalformedHead(CallerFault.MALFORMED, "transfer-encoding")
-                head.chunked = True
-            elif name == b"expect":
-                if value.lower() != b"100-continue":
-                    raise MalformedHead(CallerFault.EXPECTATION, "expect")
-                head.expects_continue = version == "1.1"
-        elif name == b"connection":
-            tokens = [token.strip() for token in value.lower().split(b",")]
-            if b"close" in tokens:
-                head.keep_alive = False
-            elif b"keep-alive" in tokens:
-                head.keep_alive = True
-        elif name == b"upgrade" and method == b"CONNECT":
-            raise MalformedHead(CallerFault.UPGRADE, "connect")
-    if head_bytes > limits.head_bytes:
-        raise MalformedHead(CallerFault.HEAD_TOO_LARGE, "head")
-    if head.chunked and head.content_length is not None:
-        raise MalformedHead(CallerFault.MALFORMED, "two framings")
-    if version == "1.1" and b"host" not in seen:
-        raise MalformedHead(CallerFault.MALFORMED, "no host")
+    named = head.named
+    if len(named) < len(fields):
+        _refuse_doubles(fields)
+    host = named.get(b"host")
+    if host is None:
+        if version == "1.1":
+            raise MalformedHead(CallerFault.MALFORMED, "no host")
+    elif not _HOST.fullmatch(host):
+        raise MalformedHead(CallerFault.MALFORMED, "host")
+    length = named.get(b"content-length")
+    if length is not None:
+        if not _DIGITS.fullmatch(length):
+            raise MalformedHead(CallerFault.MALFORMED, "content-length")
+        head.content_length = int(length)
+    coding = named.get(b"transfer-encoding")
+    if coding is not None:
+        if coding.lower() != b"chunked" or version == "1.0" or length is not None:
+            raise MalformedHead(CallerFault.MALFORMED, "transfer-encoding")
+        head.chunked = True
+    if b"expect" in named:
+        if named[b"expect"].lower() != b"100-continue":
+            raise MalformedHead(CallerFault.EXPECTATION, "expect")
+        head.expects_continue = version == "1.1"
+    if b"connection" in named:
+        tokens = {token.strip() for name, value in fields if name == b"connection" for token in value.lower().split(b",")}
+        head.keep_alive = b"close" not in tokens and (head.keep_alive or b"keep-alive" in tokens)
     return head
+
+
+def _measure(fields: list[tuple[bytes, bytes]], limits: HeadLimits) -> None:
+    sizes = [len(name) + len(value) + 4 for name, value in fields]
+    if len(fields) > limits.fields or max(sizes, default=0) > limits.field_bytes or sum(sizes) > limits.head_bytes:
+        raise MalformedHead(CallerFault.HEAD_TOO_LARGE, "fields")
+
+
+def _refuse_doubles(fields: list[tuple[bytes, bytes]]) -> None:
+    """Some field is there twice: no harm, unless two readers may each take another one."""
+    seen = set()
+    for name, _ in fields:
+        if name in seen and (name in _ONCE or name.startswith(b"x-fairlane-")):
+            raise MalformedHead(CallerFault.MALFORMED, "field twice")
+        seen.add(name)
 
 
 def answer_framing(status: int, fields: Sequence[tuple[bytes, bytes]]) -> tuple[int | None, bool] | None:

@@ -236,10 +236,10 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._unparsed_head_bytes = 0
+        fed_bytes, self._unparsed_head_bytes = self._unparsed_head_bytes or _SLICE_BYTES, 0  # 0: it came behind another
         parser = self._parser
         try:
-            head = head_of(parser.get_method(), self._target, parser.get_http_version(), self._fields, self.limits)
+            head = head_of(parser.get_method(), self._target, parser.get_http_version(), self._fields, self.limits, fed_bytes)
         except MalformedHead as malformed:
             self._stop(malformed.fault)
         self._upgrade = parser.should_upgrade()

@@ -67,8 +67,8 @@ class Path:
         self._ended = asyncio.Event()
         self._end = b""
         self._loop = asyncio.get_running_loop()
-        self._caller = proxy.fairlane.door.connection()
-        self._caller.connection_made(MemoryTransport(self._to_caller))  # type: ignore[arg-type]
+        self.caller = proxy.fairlane.door.connection()
+        self.caller.connection_made(MemoryTransport(self._to_caller))  # type: ignore[arg-type]
         kept = proxy.fairlane.service.backend("b").connections
         self._backend = BackendConnection(kept)
         self._backend.connection_made(MemoryTransport(self._to_backend))  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ class Path:
         self._end = end
         self._ended.clear()
         self._backend.idle_until = self._loop.time() + 60.0
-        self._caller.data_received(request)
+        self.caller.data_received(request)
         await self._ended.wait()
 
 

@@ -39,6 +39,10 @@ class Head:
     content_length: int | None = 57
     chunked: bool = False
 
+    @property
+    def named(self) -> dict[bytes, bytes]:
+        return dict(self.headers)
+
 
 def head(*fields: tuple[str, str], key: str | None = "sk-A", content_type: str | None = "application/json", **more: Any) -> Head:
     sent = [("host", "t"), *fields]

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.proxy.path import PLAIN, path
 from tests.proxy.serving import TWO_LANES, Serving, serving
 from tests.wire import JS, Blackhole, J, ScriptedBackend, ev, post, scripts
 
@@ -391,6 +392,16 @@ async def test_c01_c02_who_leaves_frees_the_slot_and_closes_the_backend(
             assert await proxy.metric("fairlane_disconnects_total", phase=phase) == 1
             assert await proxy.metric("fairlane_requests_total", outcome="client_gone") == 1
             assert await proxy.metric("fairlane_backend_state", backend="b") == 0
+
+
+async def test_who_leaves_in_the_moment_of_asking_is_told_to_the_end() -> None:
+    """uvloop hands over a request and the end of its connection in one go: before the story's first step."""
+    async with path() as one:
+        one.caller.data_received(PLAIN)
+        assert len(one.proxy.fairlane.service.stories) == 1
+        one.caller.eof_received()
+        await one.proxy.at_rest()
+        assert await one.proxy.metric("fairlane_requests_total", outcome="client_gone") == 1
 
 
 async def test_who_leaves_the_queue_never_reaches_a_backend() -> None:
