@@ -198,6 +198,9 @@ class Fairlane:
     async def reload(self) -> ReloadResult:
         """Read the file again. All or nothing: what is wrong with it is logged with its place, and nothing has changed."""
         async with self._reloading:
+            if self.draining:
+                self._log.info("reload_ignored", why="draining")
+                return ReloadResult(False, [f"{self.path}: not read: Fairlane is draining"])
             try:
                 loaded = await asyncio.to_thread(load, self.path, self._environ)
                 problems: Sequence[str] = self._unchangeable(loaded.settings)

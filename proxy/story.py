@@ -86,6 +86,7 @@ class Story:
             record.status = record.status if self.exchange.started else 0
             if not self.exchange.stalled and self.exchange.caller_present:  # not the caller but the server ends it
                 record.outcome = Outcome.DRAINING
+                self._end_badly(Outcome.DRAINING)
         except Exception as error:
             record.outcome = Outcome.INTERNAL
             self.service.report(self, error)
