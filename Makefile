@@ -5,12 +5,13 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help run demo test lint types pytest format clean
+.PHONY: help run demo test lint types pytest soak format clean
 
 help:
 	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
 	@echo "make demo    drives both lanes at twice what the model carries, then kills the primary"
 	@echo "make test    ruff, mypy --strict, pytest"
+	@echo "make soak    the tests that take minutes"
 	@echo "make format  puts the code into ruff's form"
 	@echo "make clean   removes $(VENV) and caches"
 
@@ -31,6 +32,9 @@ types: $(VENV)/dev
 
 pytest: $(VENV)/dev
 	$(BIN)/python -m pytest
+
+soak: $(VENV)/dev
+	$(BIN)/python -m pytest -m soak
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
