@@ -121,7 +121,7 @@ async def test_d06_a_lowered_cap_is_kept_once_it_is_reached_and_a_raised_one_is_
             await backend.seen(9)
             assert proxy.state.in_flight == 4
             assert (await proxy.admin("/-/drain/p-1", "POST"))[0] == 200
-            await proxy.until(lambda: proxy.state.waiting == 0), "with nothing left to wait for they are told"
+            await proxy.until(lambda: proxy.state.waiting == 0)  # with nothing left to wait for they are told
             assert (await reload(proxy, file(8))).ok
             assert (await proxy.ask(JS)).header("x-fairlane-reason") == "no_backend", "what a lever drained stays drained"
             assert (await proxy.admin("/-/undrain/p-1", "POST"))[0] == 200
