@@ -10,6 +10,9 @@ counted from its first successful probe, then takes 10 % of the requests, growin
 and ramp, both from HOLD or RAMP straight to READY: no platform is READY (the standby is gone: whoever is available serves at once), or a
 platform before it serves anyway (a standby that is well again waits for nothing).
 
+An operator may pin a platform: while it is available it is READY and serves, whatever hold or ramp say, and nothing ramps; while it is
+not, the others serve as if there were no pin. All else goes on underneath, so that taking the pin away leaves things as they would be.
+
 What is lost or back is told by standings: resting and starting backends keep their platform AVAILABLE, so a busy platform is no failover.
 A platform that answers, and far too slowly, is told of by `slowed`: if another stands ready behind it, it goes into its hold as a lost one
 would. Platforms with smoke tests must pass SMOKES_NEEDED of them in a row once their hold is over: `Proving` asks the host for one.
@@ -37,7 +40,7 @@ _LEGAL = {
     Phase.READY: {Phase.OUT},
     Phase.OUT: {Phase.HOLD},
     Phase.HOLD: {Phase.RAMP, Phase.READY, Phase.OUT},
-    Phase.RAMP: {Phase.READY, Phase.OUT},
+    Phase.RAMP: {Phase.READY, Phase.OUT, Phase.HOLD},  # to HOLD: a pin keeps it from ramping
 }
 
 
@@ -127,6 +130,7 @@ class Failover:
         self._smoked = smoked  # those whose failback needs smoke generations
         self._platforms = [_Platform(name, hold_s) for name in platforms]
         self._served = self._platforms[0]  # the latest that served
+        self._pinned: str | None = None
         self._ramping: int | None = None  # at most one comes back at a time
         self._ramp_at = 0.0
         self._ramp_step = 0
@@ -152,6 +156,11 @@ class Failover:
     def ramping(self) -> int | None:
         return self._ramping
 
+    @property
+    def pin_holds(self) -> bool:
+        """Does the pinned platform serve?"""
+        return self._pin() is not None
+
     def phase(self, index: int) -> Phase:
         return self._platforms[index].phase
 
@@ -164,6 +173,8 @@ class Failover:
         """When must `advance` be called at the latest?"""
         if self._ramping is not None:
             return self._next_step_at()
+        if self.pin_holds:
+            return None
         acts_at = (self._acts_at(platform) for platform in self._before_serving())
         return min((at for at in acts_at if at is not None), default=None)
 
@@ -182,10 +193,10 @@ class Failover:
         return moved
 
     def slowed(self, index: int, now: float) -> list[Moved]:
-        """First tokens on a platform in service come far too late: it gives way, if one behind it is ready to take over."""
+        """First tokens on a platform in service come far too late: it gives way, unless it is pinned or nobody behind it is ready."""
         platform = self._platforms[index]
         moved: list[Moved] = []
-        if index in self._in_service and any(other.phase is Phase.READY for other in self._platforms[index + 1 :]):
+        if not self.pin_holds and index in self._in_service and any(other.phase is Phase.READY for other in self._platforms[index + 1 :]):
             self._lose(index, now, "slow", moved)
             platform.hold(now)
             self._settle(now, moved)
@@ -206,6 +217,13 @@ class Failover:
         platform.smokes = platform.smokes + 1 if ok else 0
         platform.smoke_at = 0.0 if ok else now + self.SMOKE_AGAIN_S
         return self.advance(now)
+
+    def pin(self, platform: str | None, now: float) -> list[Moved]:
+        """This platform serves while it is available; None: as the standings say. A name that the pool does not have waits until it has."""
+        self._pinned = platform
+        moved: list[Moved] = []
+        self._settle(now, moved, "unpinned" if platform is None else "pinned")
+        return moved
 
     def charge(self, index: int) -> None:
         """A request, not a probe, was dispatched to this platform: a ramping platform is owed its percentage of each.
@@ -253,29 +271,44 @@ class Failover:
         platform.why = reason
         platform.move(Phase.OUT)
 
-    def _settle(self, now: float, moved: list[Moved]) -> None:
-        """Applies what follows from the standings and the time, in this order."""
+    def _settle(self, now: float, moved: list[Moved], why: str = "reconfigured") -> None:
+        """Applies what follows from the standings and the time, in this order. `why` another serves than did, where none was lost."""
         ramped = None
         if self._ramping is not None and self._ramp_step == self.RAMP_STEPS:
             ramped = self._platforms[self._ramping]
             self._become_ready(self._ramping, now)
+        for index, platform in enumerate(self._platforms):
+            if platform.name == self._pinned and platform.standing is Standing.AVAILABLE and platform.phase is not Phase.READY:
+                self._become_ready(index, now)
+                ramped, why = None, "pinned"
         serving = next((index for index, platform in enumerate(self._platforms) if platform.phase is Phase.READY), None)
         for index, platform in enumerate(self._platforms):
             if platform.standing is Standing.AVAILABLE and platform.phase is not Phase.READY and (serving is None or index > serving):
                 serving = index if serving is None else serving  # none is ready: the first available one serves at once
                 self._become_ready(index, now)
+        pin = self._pin()
+        if pin is not None:
+            serving = pin
+            if self._ramping is not None:
+                self._platforms[self._ramping].move(Phase.HOLD)
+                self._ramping = None
         if serving is not None and (served := self._served) is not (serves := self._platforms[serving]):
             self._served = serves
             if serves is ramped:
                 moved.append(FailedBack(self._pool, served.name, serves.name))
             else:
-                reason = "reconfigured" if served.phase is Phase.READY else served.why
+                reason = why if served.phase is Phase.READY or serving == pin else served.why
                 moved.append(FailedOver(self._pool, served.name, serves.name, reason))
-        if self._ramping is None and self._start_ramp(now, moved) and self._ramp_s == 0:
+        if self._ramping is None and pin is None and self._start_ramp(now, moved) and self._ramp_s == 0:
             self._ramp_step = self.RAMP_STEPS
-            self._settle(now, moved)
+            self._settle(now, moved, why)
             return
         self._set_order(serving)
+
+    def _pin(self) -> int | None:
+        """Which platform serves because an operator says so?"""
+        ready = ((index, platform.name) for index, platform in enumerate(self._platforms) if platform.phase is Phase.READY)
+        return next((index for index, name in ready if name == self._pinned), None)
 
     def _become_ready(self, index: int, now: float) -> None:
         platform = self._platforms[index]
@@ -316,7 +349,9 @@ class Failover:
 
     def _set_order(self, serving: int | None) -> None:
         rank = {Phase.READY: 0, Phase.RAMP: 1, Phase.HOLD: 2, Phase.OUT: 3}
-        self._order = tuple(sorted(range(len(self._platforms)), key=lambda index: rank[self._platforms[index].phase]))  # stable
+        pin = self._pin()
+        by_phase = sorted(range(len(self._platforms)), key=lambda index: (index != pin, rank[self._platforms[index].phase]))  # stable
+        self._order = tuple(by_phase)
         self._order_owed = self._order
         self._in_service: tuple[int, ...] = () if serving is None else (serving,)
         if self._ramping is not None:

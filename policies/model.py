@@ -42,6 +42,7 @@ class Outcome(enum.StrEnum):
     IDLE_TIMEOUT = "idle_timeout"
     WRITE_TIMEOUT = "write_timeout"  # the caller stopped reading
     CLIENT_GONE = "client_gone"
+    CANCELLED = "cancelled"  # by an operator
     INTERNAL = "internal"
 
 

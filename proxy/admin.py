@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from aiohttp import web
@@ -20,6 +20,12 @@ from proxy.telemetry.view import Check
 BODY_MAX_BYTES = 1024  # no lever takes a body
 KEEP_ALIVE_S = 75.0
 CLOSE_S = 1.0
+
+PAGE_HEADERS = {  # the page asks this port and nobody else, and is nobody's frame
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -32,8 +38,20 @@ class ReloadResult(NamedTuple):
     warnings: Sequence[str] = ()
 
 
+class Levers(Protocol):
+    """What can be pulled; each says what is so then. KeyError: no such name, ValueError: no such value, both with a message."""
+
+    def drain(self, name: str, /) -> str: ...
+    def undrain(self, name: str, /) -> str: ...
+    def serve(self, pool: str, platform: str, /) -> str: ...
+    def unpin(self, pool: str, /) -> str: ...
+    def cap(self, backend: str, streams: str, /) -> str: ...
+    def uncap(self, backend: str, /) -> str: ...
+    def cancel(self, request_id: str, /) -> str: ...
+
+
 class AdminPort:
-    """The admin port's server. `drain` and `undrain` raise KeyError for a name that is neither backend nor platform."""
+    """The admin port's server."""
 
     def __init__(
         self,
@@ -42,19 +60,19 @@ class AdminPort:
         ready: Callable[[], Sequence[Check]],
         metrics: Callable[[], bytes],
         reload: Callable[[], Awaitable[ReloadResult]],
-        drain: Callable[[str], None],
-        undrain: Callable[[str], None],
-        names: Callable[[], Iterable[str]],
+        levers: Levers,
+        requests: Callable[[], Mapping[str, Any]],
+        page: Callable[[], bytes],
         token: Callable[[], str | None],
     ) -> None:
         self._state = state
         self._ready = ready
         self._metrics = metrics
         self._reload = reload
-        self._names = names
+        self._levers = levers
+        self._requests = requests
+        self._page = page
         self._token = token
-        self._drain = drain
-        self._undrain = undrain
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -66,10 +84,21 @@ class AdminPort:
             application.router.add_get(path, _alive)
         application.router.add_get("/readyz", self._readiness)
         application.router.add_get("/metrics", self._scrape)
+        application.router.add_get("/", self._live_page)
         application.router.add_get("/debug/state", self._snapshot)
+        application.router.add_get("/debug/requests", self._under_way)
         add("POST", "/-/reload", self._lever(self._pull_reload))
-        add("POST", "/-/drain/{name}", self._lever(self._pull_drain))
-        add("POST", "/-/undrain/{name}", self._lever(self._pull_undrain))
+        levers = self._levers
+        for path, lever in (
+            ("/-/drain/{name}", levers.drain),
+            ("/-/undrain/{name}", levers.undrain),
+            ("/-/serve/{pool}/{platform}", levers.serve),
+            ("/-/unpin/{pool}", levers.unpin),
+            ("/-/cap/{backend}/{streams}", levers.cap),
+            ("/-/uncap/{backend}", levers.uncap),
+            ("/-/cancel/{request}", levers.cancel),
+        ):
+            add("POST", path, self._lever(_pull(lever)))
         runner = web.AppRunner(application, access_log=None, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=CLOSE_S)
         await runner.setup()
         try:
@@ -100,6 +129,12 @@ class AdminPort:
     async def _snapshot(self, request: web.Request) -> web.Response:
         return _json(200, self._state())
 
+    async def _under_way(self, request: web.Request) -> web.Response:
+        return _json(200, self._requests())
+
+    async def _live_page(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._page(), content_type="text/html", charset="utf-8", headers=PAGE_HEADERS)
+
     # --- levers ---
 
     def _lever(self, pull: Handler) -> Handler:
@@ -123,18 +158,19 @@ class AdminPort:
         result = await self._reload()
         return _json(200 if result.ok else 422, result._asdict())
 
-    async def _pull_drain(self, request: web.Request) -> web.Response:
-        return self._apply(self._drain, request.match_info["name"], "draining")
 
-    async def _pull_undrain(self, request: web.Request) -> web.Response:
-        return self._apply(self._undrain, request.match_info["name"], "in service")
+def _pull(lever: Callable[..., str]) -> Handler:
+    """The parts of the path, in their order, are what the lever is given."""
 
-    def _apply(self, lever: Callable[[str], None], name: str, done: str) -> web.Response:
+    async def pull(request: web.Request) -> web.Response:
         try:
-            lever(name)
-        except KeyError:
-            return _text(404, "no backend or platform of that name; there are: " + ", ".join(sorted(self._names())))
-        return _text(200, f"{name}: {done}")
+            return _text(200, lever(*request.match_info.values()))
+        except KeyError as unknown:
+            return _text(404, str(unknown.args[0]))
+        except ValueError as wrong:
+            return _text(400, str(wrong))
+
+    return pull
 
 
 def _line(check: Check) -> str:

@@ -18,12 +18,13 @@ from typing import Any
 import uvloop
 
 from policies.failover import Proving
-from proxy import clock, wiring
+from proxy import clock, page, under_way, wiring
 from proxy.admin import AdminPort, ReloadResult
 from proxy.clock import Deadlines
 from proxy.dispatch import Lobby
 from proxy.edition import Edition
 from proxy.http1.server import Door
+from proxy.levers import Levers
 from proxy.prober import Prober
 from proxy.service import Service
 from proxy.settings.loader import Loaded, load
@@ -35,7 +36,9 @@ from proxy.telemetry import view
 from proxy.telemetry.access_log import line as access_line
 from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.log_writer import LogWriter, open_sink
+from proxy.telemetry.recent import Recent
 from proxy.telemetry.telemetry import Telemetry
+from proxy.telemetry.traces import Traces
 from proxy.telemetry.view import State
 
 BACKLOG = 4096
@@ -88,14 +91,18 @@ class Fairlane:
         self._started_at = clock.now()
         self._tokens = wiring.token_estimate()
         self._writer = LogWriter(open_sink(settings.server.access_log), access_line)
-        self._log = ProcessLog(self._writer, clock.wall)
+        self._recent = Recent(clock.wall)
+        self._log = ProcessLog(self._writer, clock.wall, recent=self._recent)
         self._deadlines = Deadlines(loop)
-        self.telemetry = Telemetry(wiring.inventory(settings), self._writer, now=clock.now(), wall=clock.wall(), version=_version())
+        self.telemetry = Telemetry(
+            wiring.inventory(settings), self._writer, now=clock.now(), wall=clock.wall(), version=_version(), recent=self._recent
+        )
         dispatcher = wiring.dispatcher(settings, clock.now(), seed=int.from_bytes(os.urandom(8), "big"))
         self.lobby = Lobby(dispatcher, loop, self._note)
         edition = wiring.edition(settings, loop, self._tokens)
         self.service = Service(loop, self._deadlines, self.lobby, self.telemetry, self._tokens, self._log, edition, self._ready)
         self.door = Door(self.service, edition.limits, loop, self._deadlines)
+        self._levers = Levers(self.lobby, self.service, self._log, loop)
         self._prober = Prober(self._probed)
         self._smokes = SmokeRounds(self.lobby, self.service.backend, self._in_service, self._smoked, int.from_bytes(os.urandom(8), "big"))
         self._tls = _server_tls(settings)
@@ -104,9 +111,9 @@ class Fairlane:
             ready=lambda: view.checks(self._snapshot()),
             metrics=self._metrics,
             reload=self.reload,
-            drain=lambda name: self._drain_named(name, undo=False),
-            undrain=lambda name: self._drain_named(name, undo=True),
-            names=self._names,
+            levers=self._levers,
+            requests=self._requests,
+            page=page.html,
             token=self._admin_token,
         )
         self._listener: asyncio.Server | None = None
@@ -124,7 +131,10 @@ class Fairlane:
             self._exit.callback(self._writer.close)
             self._deadlines.start()
             self._exit.callback(self._deadlines.stop)
+            self.service.traces = self._traces(self.settings)
+            self._exit.push_async_callback(self._close_traces)
             self._exit.callback(self.lobby.close)
+            self._exit.callback(self._levers.close)
             self._exit.push_async_callback(self._prober.close)
             self._exit.push_async_callback(self._smokes.close)
             self.admin_port = await self._admin.start(server.admin.host, server.admin.port)
@@ -206,6 +216,8 @@ class Fairlane:
                 problems: Sequence[str] = self._unchangeable(loaded.settings)
                 edition = wiring.edition(loaded.settings, self._loop, self._tokens, self.service.edition)
                 tls = _server_tls(loaded.settings)
+                traced = self.settings.server.traces == loaded.settings.server.traces
+                traces = self.service.traces if traced or problems else await asyncio.to_thread(self._traces, loaded.settings)
                 sink = open_sink(loaded.settings.server.access_log) if not problems else None
             except SettingsError as error:
                 problems = [str(problem) for problem in error.problems]
@@ -216,10 +228,23 @@ class Fairlane:
                 self._log.error("reload_refused", problems=list(problems))
                 return ReloadResult(False, problems)
             self._adopt(loaded.settings, edition, tls)
+            before, self.service.traces = self.service.traces, traces
+            if before is not None and before is not traces:
+                await asyncio.to_thread(before.close)
             self._writer.switch(sink)
             warnings = [str(warning) for warning in loaded.warnings]
             self._log.info("reloaded", warnings=warnings)
             return ReloadResult(True, (), warnings)
+
+    def _traces(self, settings: Settings) -> Traces | None:
+        traces = settings.server.traces
+        if traces is None:
+            return None
+        return Traces(traces.url, traces.sample, _version(), lambda problem: self._log.warning("traces", problem=problem))
+
+    async def _close_traces(self) -> None:
+        if self.service.traces is not None:
+            await asyncio.to_thread(self.service.traces.close)
 
     def _unchangeable(self, settings: Settings) -> list[str]:
         """What only a restart can change."""
@@ -253,22 +278,18 @@ class Fairlane:
 
     def _state(self) -> Mapping[str, Any]:
         uptime_s = clock.now() - self._started_at
-        return view.document(self._snapshot(), version=_version(), uptime_s=uptime_s, wall=clock.wall())
+        recent = self._recent.document()
+        return view.document(self._snapshot(), version=_version(), uptime_s=uptime_s, wall=clock.wall(), recent=recent)
+
+    def _requests(self) -> Mapping[str, Any]:
+        return under_way.document(self.service.stories, clock.now(), clock.wall())
 
     def _metrics(self) -> bytes:
         return self.telemetry.exposition(self._snapshot(), clock.now())
 
-    def _names(self) -> list[str]:
-        return [*self.settings.platforms, *(name for platform in self.settings.platforms.values() for name in platform.backends)]
-
     def _admin_token(self) -> str | None:
         token = self.settings.server.admin_token
         return token.get_secret_value() if token is not None else None
-
-    def _drain_named(self, name: str, *, undo: bool) -> None:
-        dispatcher = self.lobby.dispatcher
-        self.lobby.apply(dispatcher.undrain if undo else dispatcher.drain, name)
-        self._log.info("undrained" if undo else "drained_by_hand", name=name)
 
     # --- what happens to backends and platforms -----------------------------------------------------------------------
 

@@ -127,6 +127,19 @@ def demo(
     raise typer.Exit(run(drive=drive, seconds=seconds, json=json))
 
 
+@app.command()
+def top(
+    url: Annotated[str, typer.Option(help="the admin port of a running Fairlane")] = "http://127.0.0.1:9090",
+    once: Annotated[bool, typer.Option("--once", help="show it once and end")] = False,
+    json: Json = False,
+    every: Annotated[str, typer.Option(help="look again after this; rates of --once and --json are over it")] = "1s",
+) -> None:
+    """Show lanes, pools and backends of a running Fairlane, live, until Ctrl-C."""
+    from lab.top.run import run
+
+    raise typer.Exit(run(url, once=once, as_json=json, every_s=max(0.1, _seconds("--every", every))))
+
+
 @keys_app.command()
 def new(json: Json = False) -> None:
     """Print a fresh key, for the caller, and its SHA-256, for the file."""

@@ -60,6 +60,7 @@ TABLE: dict[Outcome, Failure | None] = {
     Outcome.TOTAL_TIMEOUT: Failure(504, "The request ran out of time."),
     Outcome.TRUNCATED: Failure(502, "The answer broke off."),
     Outcome.IDLE_TIMEOUT: Failure(504, "The answer stalled."),
+    Outcome.CANCELLED: Failure(503, "The request was cancelled by the service's operator.", final=True),
     Outcome.INTERNAL: Failure(500, "The request could not be handled."),
 }
 

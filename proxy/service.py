@@ -27,6 +27,7 @@ from proxy.story import Story
 from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.record import Record
 from proxy.telemetry.telemetry import Telemetry
+from proxy.telemetry.traces import Traces
 
 _HEALTH = b"/health"
 _FAULTS = {
@@ -59,6 +60,7 @@ class Service:
         self.lobby = lobby
         self.telemetry = telemetry
         self.edition = edition
+        self.traces: Traces | None = None
         self.stories: dict[Story, asyncio.Task[None]] = {}
         self.late_probes = LateProbes(self)
         self._tokens = tokens
@@ -135,6 +137,8 @@ class Service:
         record.trace_id = admitted.trace_id
         self._intake_overhead(clock.now() - record.received_at)
         story = Story(self, edition, exchange, admitted.identity, reading, record)
+        if self.traces is not None:
+            story.trace = self.traces.begin(record, exchange.head.headers)
         exchange.task = story
         self.stories[story] = story.task = self.loop.create_task(story.tell())
 
@@ -171,7 +175,10 @@ class Service:
                 record.last_token_at = relay.last_at
         if not record.tokens_in:
             record.tokens_in = request.prompt_tokens
-        self.telemetry.finish(record, clock.now())
+        at = clock.now()
+        self.telemetry.finish(record, at)
+        if story.trace is not None:
+            story.trace.end(record, request, at)
         del self.stories[story]
         if not self.stories:
             self._at_rest.set()
@@ -201,6 +208,14 @@ class Service:
         """End every request under way, whatever it is doing."""
         for story in list(self.stories):
             story.cancel()
+
+    def cancel(self, request_id: str) -> int:
+        """End the requests of this id, waiting or in flight, whose answer is not whole yet. How many were there?"""
+        found = [story for story in self.stories if story.record.id == request_id and story.may_be_cancelled]
+        for story in found:
+            story.cancelled = True
+            story.cancel()
+        return len(found)
 
     # --- answers of our own -------------------------------------------------------------------------------------------
 

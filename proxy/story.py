@@ -25,9 +25,11 @@ from proxy.telemetry.record import Record
 
 if TYPE_CHECKING:
     from proxy.service import Service
+    from proxy.telemetry.traces import Trace
 
 _NEW, _BEGUN, _LEFT_EARLY = "new", "begun", "left early"
 _LEFT = Ending(Verdict.NEUTRAL, Outcome.CLIENT_GONE, why="caller left")
+_CANCELLED = Ending(Verdict.NEUTRAL, Outcome.CANCELLED, why="cancelled")
 _BROKEN = Ending(Verdict.NEUTRAL, Outcome.INTERNAL, why="internal")
 _AFTER_TOKEN = {  # what an answer that broke after its first token says about its backend
     Outcome.OK: Verdict.OK,
@@ -40,7 +42,22 @@ _AFTER_TOKEN = {  # what an answer that broke after its first token says about i
 class Story:
     """One request. `tell` is the whole of it; what it learns is in `record`."""
 
-    __slots__ = ("attempt", "edition", "exchange", "identity", "lease", "reading", "record", "relay", "service", "state", "task", "ticket")
+    __slots__ = (
+        "attempt",
+        "cancelled",
+        "edition",
+        "exchange",
+        "identity",
+        "lease",
+        "reading",
+        "record",
+        "relay",
+        "service",
+        "state",
+        "task",
+        "ticket",
+        "trace",
+    )
 
     def __init__(
         self, service: Service, edition: Edition, exchange: Exchange, identity: Identity, reading: Reading, record: Record
@@ -57,9 +74,14 @@ class Story:
         self.relay: Relay | None = None
         self.task: asyncio.Task[None] | None = None
         self.state = _NEW
+        self.cancelled = False  # by an operator
+        self.trace: Trace | None = None  # None: tracing is off, or not for this one
 
     def cancel(self) -> None:
-        """The caller has left. A task cancelled before its first step would never reach its `finally`: that one waits for the step."""
+        """The caller has left, or an operator ends it.
+
+        A task cancelled before its first step would never reach its `finally`: that one waits for the step.
+        """
         if self.state is _BEGUN and self.task is not None:
             self.task.cancel()
         else:
@@ -80,6 +102,12 @@ class Story:
             if self.lease is not None:
                 ending = await self._hand_over(pool)  # 7
         except asyncio.CancelledError:
+            if self.cancelled and self.exchange.caller_present:
+                ending = _CANCELLED
+                self._note_end_of_wait("cancelled")
+                record.outcome = Outcome.CANCELLED
+                self._end_badly(Outcome.CANCELLED)
+                return
             ending = _LEFT
             self._note_end_of_wait("client_gone")
             record.outcome = Outcome.WRITE_TIMEOUT if self.exchange.stalled else Outcome.CLIENT_GONE
@@ -97,6 +125,13 @@ class Story:
             if self.lease is not None:
                 self.service.give_back(self.lease, ending)
             self.service.told(self)
+
+    @property
+    def may_be_cancelled(self) -> bool:
+        """Is it under way, and its answer not yet whole or broken?"""
+        if self.cancelled:
+            return False
+        return self.relay.outcome is None if self.relay is not None else not self.exchange.started
 
     # --- 3: which pool? -------------------------------------------------------------------------------------------
 
@@ -150,6 +185,8 @@ class Story:
                 attempt.abandon()
                 service.give_back(lease, ending)
             record.why = ending.why
+            if self.trace is not None:
+                self.trace.failed(ending.why, clock.now())
             record.phase = "queued"
             answer = await service.lobby.again(ticket, ending, sent=attempt.sent_at > 0.0)
         self._give_up(answer, ending)
@@ -161,6 +198,8 @@ class Story:
         record.backend = lease.backend
         record.platform = lease.platform
         self._note_end_of_wait("dispatched")
+        if self.trace is not None:
+            self.trace.dispatched(lease, clock.now())
         record.phase = "first_token" if self.reading.request.streamed else "unary"
 
     def _note_end_of_wait(self, how: str) -> None:
@@ -194,7 +233,8 @@ class Story:
             body = reading.renamed(attempt.model)
         heads = backend.messages_heads if reading.endpoint.api is Api.ANTHROPIC else backend.heads
         trusted = bool(self.edition.trusted_proxies) and self.edition.trusts(self.exchange.peer)
-        built = heads.build(head.method.encode(), head.target, head.headers, len(body), self.record.id.encode(), trusted=trusted)
+        fields = head.headers if self.trace is None else self.trace.fields(head.headers)
+        built = heads.build(head.method.encode(), head.target, fields, len(body), self.record.id.encode(), trusted=trusted)
         if self.record.attempts > 1:  # who bills or dedupes by request id can tell them apart
             built = b"%bx-fairlane-attempt: %d\r\n\r\n" % (built[:-2], self.record.attempts)
         return built, body

@@ -43,3 +43,8 @@ def test_the_commands_of_the_readme_exist() -> None:
     assert set(re.findall(r"^make (\w+)", text, re.MULTILINE)) <= set(targets)
     commands = re.findall(r"^def ([a-z]+)\(", (ROOT / "proxy" / "cli.py").read_text(), re.MULTILINE)
     assert set(re.findall(r"^fairlane (?:keys )?([a-z]+)", text, re.MULTILINE)) <= set(commands)
+
+
+def test_the_levers_of_the_runbook_are_those_of_the_admin_port() -> None:
+    told = set(re.findall(r"/-/([a-z]+)", (ROOT / "docs" / "runbook-levers.md").read_text()))
+    assert told == set(re.findall(r'"/-/([a-z]+)', (ROOT / "proxy" / "admin.py").read_text()))

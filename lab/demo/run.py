@@ -100,6 +100,7 @@ python3 -c 'import openai; c = openai.OpenAI(base_url="{places.url}/v1", api_key
 print(c.chat.completions.create(model="{MODEL_NAME}", max_tokens=60, \
 messages=[{{"role": "user", "content": "Hello!"}}]).choices[0].message.content)'
 
+Live      {places.admin_url}/   (or: fairlane top --url {places.admin_url})
 Metrics   {places.admin_url}/metrics
 State     {places.admin_url}/debug/state
 Failover  kill -9 {stage.primary.pid}   (the primary; call again: the standby answers)

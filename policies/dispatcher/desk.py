@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from policies.dispatcher.floor import A_RETRY_ANYWHERE, NOTHING_TRIED, Floor
+from policies.dispatcher.levers import Levers
 from policies.dispatcher.migration import take_over
 from policies.dispatcher.site import Backend, Grant
 from policies.dispatcher.snapshot import snapshot
@@ -30,10 +31,10 @@ class Dispatcher:
     def __init__(self, plan: Plan, now: float, seed: int = 0) -> None:
         self._floor = Floor(seed)
         self._ward = Ward(self._floor)
-        self._drained: set[str] = set()  # names of backends and platforms
+        self._levers = Levers()
         self._closed = False
         self._expelled = False
-        take_over(self._floor, self._ward, plan, self._drained, now)
+        take_over(self._floor, self._ward, plan, self._levers, now)
 
     def _begin(self, now: float) -> None:
         """Every event begins with what time has brought, and with nobody settled."""
@@ -218,20 +219,52 @@ class Dispatcher:
         """Nothing new goes to this backend, or platform, also after a reload. KeyError: no such name."""
         backends = self._backends(name, platform=True)
         self._begin(now)
-        self._drained.add(name)
+        self._levers.drained.setdefault(name, now)
         for backend in backends:
             self._ward.changed(backend, backend.health.drain(), now)
         return self._end(now)
 
     def undrain(self, name: str, now: float) -> Sequence[Ticket]:
         """Takes `drain` back; a backend stays drained while its platform is. KeyError: no such name."""
-        backends = self._backends(name, platform=True)
+        backends = [] if name in self._levers.drained and not self._knows(name) else self._backends(name, platform=True)
         self._begin(now)
-        self._drained.discard(name)
+        self._levers.drained.pop(name, None)
         for backend in backends:
-            if self._drained.isdisjoint((backend.name, backend.site.name)):
+            if self._levers.drained.keys().isdisjoint((backend.name, backend.site.name)):
                 self._ward.changed(backend, backend.health.undrain(), now)
         return self._end(now)
+
+    def serve(self, pool: str, platform: str, now: float) -> Sequence[Ticket]:
+        """Pins a pool to one of its platforms: while that is available it serves, whatever hold and ramp say. KeyError: no such name."""
+        room = self._floor.rooms[pool]
+        if platform not in room.plan.platforms:
+            raise KeyError(platform)
+        self._begin(now)
+        self._levers.pin(pool, platform, now)
+        self._ward.moved(room, room.failover.pin(platform, now))
+        return self._end(now)
+
+    def unpin(self, pool: str, now: float) -> Sequence[Ticket]:
+        """Takes `serve` back. KeyError: no such pool."""
+        room = self._floor.rooms.get(pool)
+        if room is None and pool not in self._levers.pins:
+            raise KeyError(pool)
+        self._begin(now)
+        if self._levers.pins.pop(pool, None) is not None and room is not None:
+            self._ward.moved(room, room.failover.pin(None, now))
+        return self._end(now)
+
+    def cap(self, backend: str, streams: int, now: float) -> Sequence[Ticket]:
+        """This cap instead of the file's. KeyError: no such backend; ValueError: no such cap; then nothing has changed."""
+        found = self._backend(backend)
+        self._levers.override(backend, streams, now)
+        return self._recap(found, now)
+
+    def uncap(self, backend: str, now: float) -> Sequence[Ticket]:
+        """Takes `cap` back. KeyError: no such backend."""
+        found = None if backend in self._levers.caps and not self._knows(backend) else self._backend(backend)
+        self._levers.caps.pop(backend, None)
+        return self._recap(found, now)
 
     def close(self, now: float) -> Sequence[Ticket]:
         """From now on arrivals are refused as draining. Who waits, waits on."""
@@ -248,7 +281,7 @@ class Dispatcher:
     def reconfigure(self, plan: Plan, now: float) -> Sequence[Ticket]:
         """Another file. Nothing waiting or in flight is lost. KeyError, and nothing has changed: a pool names no platform of it."""
         self._begin(now)
-        take_over(self._floor, self._ward, plan, self._drained, now)
+        take_over(self._floor, self._ward, plan, self._levers, now)
         return self._end(now)
 
     # -- what there is to see
@@ -261,13 +294,34 @@ class Dispatcher:
 
     def snapshot(self, now: float) -> State:
         """What does everything look like now?"""
-        return snapshot(self._floor, self._drained, self._closed, now)
+        return snapshot(self._floor, self._levers, self._closed, now)
 
     # -- inside
 
     def _end(self, now: float) -> Sequence[Ticket]:
         self._ward.conclude(now)
         return self._floor.settled
+
+    def _recap(self, backend: Backend | None, now: float) -> Sequence[Ticket]:
+        """The cap that an operator sets on this backend may be another: places follow, and whoever now has room goes."""
+        self._begin(now)
+        if backend is not None:
+            site = backend.site
+            backend.cap_override = self._levers.cap(backend.name)
+            site.recount()
+            site.judge(backend)
+            for room in site.rooms:
+                room.reorder()
+        return self._end(now)
+
+    def _knows(self, name: str) -> bool:
+        return name in self._floor.sites or any(name in site.backends for site in self._floor.sites.values())
+
+    def _backend(self, name: str) -> Backend:
+        found = self._backends(name)
+        if not found:
+            raise KeyError(name)
+        return found[0]
 
     def _backends(self, name: str, *, platform: bool = False) -> list[Backend]:
         """The backend of that name; with `platform`, also all of a platform's, and KeyError if there is neither."""

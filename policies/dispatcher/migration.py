@@ -8,10 +8,10 @@ file is taken over in the same way, from nothing.
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import replace
 
 from policies.dispatcher.floor import Floor
+from policies.dispatcher.levers import Levers
 from policies.dispatcher.room import Room, smoked
 from policies.dispatcher.site import Backend, Site
 from policies.dispatcher.ward import Ward
@@ -19,7 +19,7 @@ from policies.health import Health, HealthRules, PlatformHealth
 from policies.model import BackendPlan, LanePlan, Plan, PlatformPlan, PoolPlan
 
 
-def take_over(floor: Floor, ward: Ward, plan: Plan, drained: Set[str], now: float) -> None:
+def take_over(floor: Floor, ward: Ward, plan: Plan, levers: Levers, now: float) -> None:
     """Arranges everything for this plan; nobody is let in yet. KeyError, and nothing has changed: a pool names no platform."""
     platforms = {platform.name for platform in plan.platforms}
     for pool in plan.pools:
@@ -27,8 +27,8 @@ def take_over(floor: Floor, ward: Ward, plan: Plan, drained: Set[str], now: floa
             if name not in platforms:
                 raise KeyError(f"pool {pool.name}: no platform {name}")
     floor.waiting_bytes_max = plan.waiting_bytes_max
-    _take_over_platforms(floor, plan, drained, now)
-    _take_over_pools(floor, ward, plan, now)
+    _take_over_platforms(floor, plan, levers, now)
+    _take_over_pools(floor, ward, plan, levers, now)
     for site in floor.sites.values():
         site.rooms = tuple(room for room in floor.rooms.values() if site in room.sites)
     for room in floor.rooms.values():
@@ -36,7 +36,7 @@ def take_over(floor: Floor, ward: Ward, plan: Plan, drained: Set[str], now: floa
     ward.lose()
 
 
-def _take_over_platforms(floor: Floor, plan: Plan, drained: Set[str], now: float) -> None:
+def _take_over_platforms(floor: Floor, plan: Plan, levers: Levers, now: float) -> None:
     known: dict[tuple[str, str], Backend] = {}
     for site in floor.sites.values():
         site.rooms = ()
@@ -51,18 +51,19 @@ def _take_over_platforms(floor: Floor, plan: Plan, drained: Set[str], now: float
             _restate(floor, site, names, now)
         site.models = platform.models
         site.smoke = platform.smoke
-        site.streams = sum(backend.max_streams for backend in platform.backends)
         for each in platform.backends:
             kept = known.pop((each.name, each.address), None)
             backend = _new(floor, site, platform, each, now) if kept is None else kept
             backend.plan = each
-            if drained.isdisjoint((backend.name, site.name)):
+            backend.cap_override = levers.cap(each.name)
+            if levers.drained.keys().isdisjoint((backend.name, site.name)):
                 backend.health.undrain()
             else:
                 backend.health.drain()
             site.add(backend)
             site.health.update(backend.name, backend.health)
             floor.agenda.enter(backend, backend.health.next_at())
+        site.recount()
     for backend in known.values():
         floor.agenda.enter(backend, None)
 
@@ -80,13 +81,14 @@ def _new(floor: Floor, site: Site, platform: PlatformPlan, plan: BackendPlan, no
     return Backend(plan, floor.number(), site, Health(HealthRules(startup_s=platform.startup_s), now, floor.random))
 
 
-def _take_over_pools(floor: Floor, ward: Ward, plan: Plan, now: float) -> None:
+def _take_over_pools(floor: Floor, ward: Ward, plan: Plan, levers: Levers, now: float) -> None:
     before, floor.rooms = floor.rooms, {}
     for pool in plan.pools:
         sites = tuple(floor.sites[name] for name in pool.platforms)
         room = before.pop(pool.name, None)
         if room is None:
             room = Room(pool, plan.lanes, sites, floor.budget, now)
+            room.failover.pin(levers.pinned(pool.name), now)
         else:
             _rearrange(ward, room, pool, plan.lanes, sites, now)
         room.retired = False

@@ -36,7 +36,7 @@ class Use(enum.Enum):
 class Backend(Ranked):
     """One backend: its plan, its slots, its health, and what follows from them."""
 
-    __slots__ = ("cap", "due_at", "free", "good", "health", "plan", "site", "slots", "use", "weight")
+    __slots__ = ("cap", "cap_override", "due_at", "free", "good", "health", "plan", "site", "slots", "use", "weight")
 
     def __init__(self, plan: BackendPlan, number: int, site: Site, health: Health) -> None:
         super().__init__(plan.name, number)
@@ -44,12 +44,18 @@ class Backend(Ranked):
         self.site = site
         self.health = health
         self.slots = Slots(plan.max_streams)
+        self.cap_override: int | None = None  # an operator's, instead of the plan's
         self.cap = plan.max_streams  # what may be used of it now
         self.weight = plan.weight  # halved while it is slow
         self.free = 0  # slots, as counted in its site's
         self.good = True  # its latest result; no news is good news
         self.use = Use.OUT
         self.due_at = -1.0  # its next entry in the agenda
+
+    @property
+    def max_streams(self) -> int:
+        """Its configured cap: the operator's if there is one, else the file's."""
+        return self.plan.max_streams if self.cap_override is None else self.cap_override
 
 
 class Grant(Lease):
@@ -186,7 +192,7 @@ class Site:
         self.free -= backend.free
         backend.free = 0
         backend.use = use
-        backend.cap = backend.slots.cap = health.cap(backend.plan.max_streams)
+        backend.cap = backend.slots.cap = health.cap(backend.max_streams)
         backend.weight = backend.plan.weight * health.weight_ratio()
         self._opens_at = None
         withdraw(backend)
@@ -218,6 +224,10 @@ class Site:
         withdraw(backend)
         self.permits.pop(backend.name, None)
         del self.backends[backend.name]
+
+    def recount(self) -> None:
+        """The configured cap of some backend is another."""
+        self.streams = sum(backend.max_streams for backend in self.backends.values())
 
     def has(self, backend: Backend) -> bool:
         """Is it part of this platform? False: a reload has removed it."""

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 from policies.dispatcher.floor import Floor
+from policies.dispatcher.levers import Levers
 from policies.dispatcher.room import Room
 from policies.dispatcher.site import Backend, Site
-from policies.dispatcher.state import BackendState, LaneState, PlatformState, PoolState, State
+from policies.dispatcher.state import BackendState, LaneState, PlatformState, PoolState, Role, State
 from policies.lanes import Lane
 
 
-def snapshot(floor: Floor, drained: Set[str], closed: bool, now: float) -> State:
+def snapshot(floor: Floor, levers: Levers, closed: bool, now: float) -> State:
     """Everything, at `now`."""
     return State(
         at=now,
-        pools={room.name: _pool(room, now) for room in floor.rooms.values()},
-        platforms={site.name: _platform(site, drained) for site in floor.sites.values()},
+        pools={room.name: _pool(room, levers, now) for room in floor.rooms.values()},
+        platforms={site.name: _platform(site, levers) for site in floor.sites.values()},
         backends={backend.name: _backend(backend) for site in floor.sites.values() for backend in site.backends.values()},
         waiting=sum(room.waiting for room in floor.rooms.values()),
         waiting_bytes=floor.waiting_bytes,
         in_flight=floor.budget.in_flight,
         retries=floor.budget.retries,
         closed=closed,
+        levers=tuple(levers.states(floor.rooms, floor.sites)),
     )
 
 
-def _pool(room: Room, now: float) -> PoolState:
+def _pool(room: Room, levers: Levers, now: float) -> PoolState:
     load = room.load
     needed_streams = load.needed_streams(now)
     return PoolState(
@@ -41,6 +41,8 @@ def _pool(room: Room, now: float) -> PoolState:
         needed_streams=needed_streams,
         load_ratio=needed_streams / room.streams if room.streams else 0.0,
         retired=room.retired,
+        pinned=levers.pinned(room.name),
+        roles={site.name: Role(room.failover.phase(index).value, room.failover.hold_until(index)) for index, site in enumerate(room.sites)},
     )
 
 
@@ -50,8 +52,8 @@ def _lane(lane: Lane, now: float) -> LaneState:
     return LaneState(lane.waiting, waited_s, lane.max_wait_s)
 
 
-def _platform(site: Site, drained: Set[str]) -> PlatformState:
-    return PlatformState(tuple(site.backends), site.name in drained, site.health.refused_until() or None)
+def _platform(site: Site, levers: Levers) -> PlatformState:
+    return PlatformState(tuple(site.backends), site.name in levers.drained, site.health.refused_until() or None)
 
 
 def _backend(backend: Backend) -> BackendState:
@@ -59,9 +61,10 @@ def _backend(backend: Backend) -> BackendState:
     return BackendState(
         platform=backend.site.name,
         in_flight=backend.slots.in_flight,
-        max_streams=backend.plan.max_streams,
+        max_streams=backend.max_streams,
         cap=backend.cap,
         state=condition.state,
         why=condition.why,
         until_at=condition.until_at,
+        cap_override=backend.cap_override,
     )

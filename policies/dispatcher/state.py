@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policies.failover import Moved
 from policies.health import HealthState
@@ -59,6 +59,25 @@ class LaneState:
 
 
 @dataclass(frozen=True, slots=True)
+class LeverState:
+    """One lever that an operator has pulled: `drain`, `pin` (to platform `value`) or `cap` (at `value` streams)."""
+
+    lever: str
+    on: str  # backend, platform or pool
+    value: str | int | None
+    holds: bool  # False: the file no longer has the name, or the pinned platform is not available
+    since_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A platform in one pool: ready, out, hold (until then, and it has to prove itself) or ramp (on its way back)."""
+
+    phase: str
+    until_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PoolState:
     """One pool. `load_ratio`: needed streams / streams; warn above 0.9 (0.85 below 16 streams)."""
 
@@ -73,6 +92,8 @@ class PoolState:
     needed_streams: float
     load_ratio: float
     retired: bool  # no longer in the file; serves those it still holds
+    pinned: str | None = None  # to this platform, by an operator
+    roles: Mapping[str, Role] = field(default_factory=dict)  # by platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +107,10 @@ class PlatformState:
 
 @dataclass(frozen=True, slots=True)
 class BackendState:
-    """One backend. `cap`: what of `max_streams` may be used now; `until_at`: when what `why` names ends, if that is known."""
+    """One backend. `max_streams`: the file's, or the operator's `cap_override`; `cap`: what of it may be used now.
+
+    `until_at`: when what `why` names ends, if that is known.
+    """
 
     platform: str
     in_flight: int
@@ -95,6 +119,7 @@ class BackendState:
     state: HealthState
     why: str
     until_at: float | None
+    cap_override: int | None = None  # by an operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +135,4 @@ class State:
     in_flight: int
     retries: int
     closed: bool
+    levers: tuple[LeverState, ...] = ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+from fractions import Fraction
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -10,7 +12,7 @@ from pydantic import BeforeValidator, SecretStr, model_validator
 
 from proxy.settings.files import NO_PAIR, is_pair, resolved, secret
 from proxy.settings.section import Section, refuse, setting
-from proxy.settings.values import Address, Bytes, Flag, Kind, Listen, Seconds
+from proxy.settings.values import Address, BackendUrl, Bytes, Flag, Kind, Listen, Seconds, Share
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -26,6 +28,13 @@ def _log(value: Any) -> Any:
     if value == "":
         raise ValueError("must be stderr, stdout, off, or the path of a file")
     return value
+
+
+def _is_there(*modules: str) -> bool:
+    try:
+        return all(find_spec(module) is not None for module in modules)
+    except ModuleNotFoundError:
+        return False
 
 
 File = Annotated[Path, BeforeValidator(resolved, json_schema_input_type=str), Kind("path")]
@@ -59,6 +68,24 @@ class ServerTls(Section):
         return self
 
 
+class Traces(Section):
+    """Spans for a tracing system: queue, attempts, stream. Needs `pip install 'fairlane[traces]'`; OTEL_EXPORTER_OTLP_HEADERS is heard."""
+
+    endpoint: BackendUrl = setting("OTLP over HTTP: the collector; without a path, /v1/traces is asked")
+    sample: Share = setting("of the requests, chosen by trace id", Fraction(1, 100), shown="1%")
+
+    @property
+    def url(self) -> str:
+        """Where spans are posted."""
+        return str(self.endpoint) if self.endpoint.path else f"{self.endpoint}/v1/traces"
+
+    @model_validator(mode="after")
+    def _installed(self) -> Self:
+        if not _is_there("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+            refuse((("endpoint",), "needs what is not installed here: pip install 'fairlane[traces]'"))
+        return self
+
+
 class Server(Section):
     """Ports, limits, and how the server ends."""
 
@@ -79,6 +106,8 @@ class Server(Section):
     access_log: Annotated[str, BeforeValidator(_log), Kind("stderr, stdout, off, or a path")] = setting(
         "where the JSON line of each request goes", "stderr"
     )
+
+    traces: Traces | None = setting("spans of sampled requests, by OpenTelemetry", None, shown="none are made")
 
     @model_validator(mode="after")
     def _two_ports(self) -> Self:

@@ -86,7 +86,7 @@ class Cell:
         ttft_s = record.ttft_s if record.first_token_at is not None else record.ended_at - record.received_at
         late = self.slo_ttft_s is not None and ttft_s is not None and ttft_s > self.slo_ttft_s
         if record.outcome is not Outcome.OK:
-            if not _callers_own(record) and (late or record.outcome is not Outcome.CLIENT_GONE):
+            if not _callers_own(record) and (late or record.outcome not in (Outcome.CLIENT_GONE, Outcome.CANCELLED)):
                 self.slo_requests.n += 1
             return False
         self.slo_requests.n += 1

@@ -13,6 +13,7 @@ import msgspec
 from proxy import clock
 from proxy.telemetry.access_log import encode
 from proxy.telemetry.log_writer import LogWriter
+from proxy.telemetry.recent import Recent
 
 GOOD_OR_USUAL = frozenset({"recovered", "failed_back", "ramping", "proving", "resting"})
 _WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -21,10 +22,13 @@ _WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 class ProcessLog:
     """The operator's log. Values must never be secrets; every line has time, level and event."""
 
-    def __init__(self, writer: LogWriter, wall: Callable[[], float] = clock.wall, now: Callable[[], float] = clock.now) -> None:
+    def __init__(
+        self, writer: LogWriter, wall: Callable[[], float] = clock.wall, now: Callable[[], float] = clock.now, recent: Recent | None = None
+    ) -> None:
         self._writer = writer
         self._wall = wall
         self._now = now
+        self._recent = recent
 
     def info(self, event: str, **fields: Any) -> None:
         """Something went as intended."""
@@ -53,6 +57,8 @@ class ProcessLog:
 
     def _say(self, level: str, event: str, fields: dict[str, Any]) -> None:
         said = {key.rstrip("_"): value for key, value in fields.items()}
+        if self._recent is not None:
+            self._recent.happened(level, event, said)
         self._writer.say(encode(msgspec.to_builtins({"time": _date(self._wall()), "level": level, "event": event, **said}, enc_hook=str)))
 
 

@@ -49,6 +49,7 @@ IN_POOL: Mapping[Outcome, tuple[int, ...]] = {
     Outcome.IDLE_TIMEOUT: (200,),
     Outcome.WRITE_TIMEOUT: (200,),
     Outcome.CLIENT_GONE: (NO_STATUS, 200),
+    Outcome.CANCELLED: (503, 200),
     Outcome.INTERNAL: (500, 200),
 }
 
@@ -66,12 +67,13 @@ ATTEMPT = (
     Outcome.IDLE_TIMEOUT,
     Outcome.WRITE_TIMEOUT,
     Outcome.CLIENT_GONE,
+    Outcome.CANCELLED,
     Outcome.DRAINING,
     Outcome.INTERNAL,
 )
 
 DISPATCHED = "dispatched"
-WAIT_ENDINGS = (DISPATCHED, "queue_timeout", "displaced", "client_gone", "draining")
+WAIT_ENDINGS = (DISPATCHED, "queue_timeout", "displaced", "client_gone", "cancelled", "draining")
 
 RETRY_OK = "ok"
 RETRY_FAILED = "failed"
@@ -81,13 +83,16 @@ RETRY_RESULTS = (RETRY_OK, RETRY_FAILED, RETRY_DENIED)
 # What a caller was waiting for when it left; `intake`: it had not sent its request to the end.
 DISCONNECT_PHASES = ("intake", "queued", "first_token", "streaming", "unary")
 
+# What an operator can pull, and must take back.
+LEVERS = ("drain", "pin", "cap")
+
 # Fairlane's own work: reading the request, choosing its backend, handing it over and setting up the relay.
 OVERHEAD_PHASES = ("intake", "dispatch", "relay")
 
 # Why another platform serves a pool: what became of the one before, or that it is back.
 RECOVERED = "recovered"
 OTHER = "other"
-FAILOVER_REASONS = ("ejected", "drained", "refused", "slow", "reconfigured", RECOVERED, OTHER)
+FAILOVER_REASONS = ("ejected", "drained", "refused", "slow", "reconfigured", "pinned", "unpinned", RECOVERED, OTHER)
 
 SMOKE_RESULTS = SMOKE_PASSED, SMOKE_FAILED = ("ok", "failed")
 

@@ -20,6 +20,7 @@ from proxy.telemetry.access_log import AccessLog
 from proxy.telemetry.cells import BackendCell, Cell
 from proxy.telemetry.exposition import Book, header, sample
 from proxy.telemetry.log_writer import LogWriter
+from proxy.telemetry.recent import Recent
 from proxy.telemetry.record import Record
 from proxy.telemetry.spend import Price, Rent
 from proxy.telemetry.tallies import Counter, Histogram
@@ -38,9 +39,12 @@ class Inventory:
 class Telemetry:
     """All metrics of one process. Not thread-safe: to be called on the event loop's thread. No call waits for anything."""
 
-    def __init__(self, inventory: Inventory, log: LogWriter, *, now: float, wall: float, version: str) -> None:
+    def __init__(
+        self, inventory: Inventory, log: LogWriter, *, now: float, wall: float, version: str, recent: Recent | None = None
+    ) -> None:
         self._book = Book()
         self._log = log
+        self._recent = recent
         self._access_log = AccessLog(log)
         self._cells: dict[tuple[str, str], Cell] = {}
         self._backends: dict[str, BackendCell] = {}
@@ -71,6 +75,8 @@ class Telemetry:
             self._disconnects.get(record.phase, self._disconnects["intake"]).n += 1
         if record.pool:
             self._finish_in_pool(cell, record)
+        if record.outcome is not Outcome.OK and self._recent is not None:
+            self._recent.ended(record)
         self._access_log.put(record)
 
     def _finish_in_pool(self, cell: Cell, record: Record) -> None:

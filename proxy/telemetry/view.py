@@ -5,7 +5,7 @@ The only place that knows its fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -16,8 +16,9 @@ from policies.health import HealthState
 from proxy.telemetry import catalogue
 from proxy.telemetry.catalogue import Metric
 from proxy.telemetry.exposition import header, sample
+from proxy.telemetry.labels import LEVERS
 
-__all__ = ["Check", "State", "checks", "document", "gauges"]
+__all__ = ["Check", "State", "checks", "document", "gauges", "instant"]
 
 Values = Iterable[tuple[Sequence[str], float]]
 
@@ -48,6 +49,9 @@ def _readings(state: State) -> Iterator[tuple[Metric, Values]]:
     yield catalogue.USABLE_STREAMS, (((name, backend.platform), backend.cap) for name, backend in backends)
     refused = [((name,), int(platform.refuses_until_at is not None)) for name, platform in state.platforms.items()]
     yield catalogue.REFUSES_US, refused
+    yield catalogue.LEVERS, [((lever,), sum(pulled.lever == lever for pulled in state.levers)) for lever in LEVERS]
+    yield catalogue.PINNED, (((name, each), int(each == pool.pinned)) for name, pool in pools for each in pool.platforms)
+    yield catalogue.CAP_OVERRIDE, (((name, backend.platform), backend.cap_override or 0) for name, backend in backends)
     yield catalogue.BACKEND_STATE, (((name, backend.platform), int(backend.state)) for name, backend in backends)
 
 
@@ -70,24 +74,37 @@ def checks(state: State) -> list[Check]:
     return [Check("accepting", "draining" if state.closed else ""), Check("backends", "no pool is in service" if nobody else ""), *pools]
 
 
-def document(state: State, *, version: str, uptime_s: float, wall: float) -> dict[str, Any]:
-    """The snapshot for people: states by name, and instants as dates (`until`, null if it is not known) beside what remains of them."""
+_UNDO = {"drain": "undrain", "pin": "unpin", "cap": "uncap"}
+
+
+def document(state: State, *, version: str, uptime_s: float, wall: float, recent: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The snapshot for people: states by name, and instants as dates (`until`, null if it is not known) beside what remains of them.
+
+    `recent`: what happened lately, to be shown beside it.
+    """
     shown: dict[str, Any] = msgspec.to_builtins(state)
     at = shown.pop("at")
     for backend in shown["backends"].values():
         backend["state"] = HealthState(backend["state"]).name.lower()
         _date(backend, "until", at, wall)
+    for role in (role for pool in shown["pools"].values() for role in pool["roles"].values()):
+        _date(role, "until", at, wall)
     for platform in shown["platforms"].values():
         _date(platform, "refuses_until", at, wall)
+    for lever in shown["levers"]:
+        since_s = at - lever.pop("since_at")
+        lever |= {"since": instant(wall - since_s), "since_s": round(since_s, 3), "undo": f"POST /-/{_UNDO[lever['lever']]}/{lever['on']}"}
     draining = shown.pop("closed")
-    return {"version": version, "time": _instant(wall), "uptime_s": round(uptime_s, 3), "draining": draining, **shown}
+    head = {"version": version, "time": instant(wall), "uptime_s": round(uptime_s, 3), "draining": draining}
+    return {**head, **shown, **(recent or {})}
 
 
 def _date(shown: dict[str, Any], name: str, at: float, wall: float) -> None:
     until_at = shown.pop(f"{name}_at")
-    shown[name] = None if until_at is None else _instant(wall + until_at - at)
+    shown[name] = None if until_at is None else instant(wall + until_at - at)
     shown[f"{name}_s"] = None if until_at is None else round(until_at - at, 3)
 
 
-def _instant(wall: float) -> str:
+def instant(wall: float) -> str:
+    """Seconds since 1970 as a date."""
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -138,6 +138,29 @@ class Play:
     def undrain(self, name: str) -> list[str]:
         return self._told(self.dispatcher.undrain(name, self.now))
 
+    def serve(self, pool: str, platform: str) -> list[str]:
+        return self._told(self.dispatcher.serve(pool, platform, self.now))
+
+    def unpin(self, pool: str) -> list[str]:
+        return self._told(self.dispatcher.unpin(pool, self.now))
+
+    def cap(self, backend: str, streams: int) -> list[str]:
+        return self._told(self.dispatcher.cap(backend, streams, self.now))
+
+    def uncap(self, backend: str) -> list[str]:
+        return self._told(self.dispatcher.uncap(backend, self.now))
+
+    def in_service(self, pool: str) -> tuple[str, ...]:
+        return self.dispatcher.snapshot(self.now).pools[pool].in_service
+
+    def levers(self) -> list[str]:
+        """What is pulled; in brackets what holds nothing now."""
+        said = [
+            (f"{each.lever} {each.on}" + (f" {each.value}" if each.value else ""), each)
+            for each in self.dispatcher.snapshot(self.now).levers
+        ]
+        return [text if each.holds else f"({text})" for text, each in said]
+
     def close(self) -> list[str]:
         return self._told(self.dispatcher.close(self.now))
 

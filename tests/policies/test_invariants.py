@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from policies.dispatcher import Dispatcher, Recovered
 from policies.health import HealthState
-from policies.model import Ending, LanePlan, Lease, Outcome, PlacesPlan, Plan, Refusal, Request, Ticket, Verdict
+from policies.model import Ending, LanePlan, Lease, Outcome, PlacesPlan, Plan, Refusal, Request, Standing, Ticket, Verdict
 from policies.slots import LeaseReturned
 from tests.policies.stage import FAST, GONE, OK, OUR_KEY, REFUSED, RESET, SLOW, STARTING, busy, plan, platform, pool
 
@@ -84,6 +84,8 @@ class Events(RuleBasedStateMachine):
         self.over: set[str] = set()  # requests that have ended, one way or another
         self.good: dict[str, bool] = {}
         self.granted_on: set[str] = set()  # by the latest event
+        self.caps: dict[str, int] = {}  # an operator's
+        self.pins: dict[str, str] = {}
 
     @initialize(file=st.sampled_from(PLANS), seed=st.integers(0, 3))
     def begin(self, file: Plan, seed: int) -> None:
@@ -305,11 +307,34 @@ class Events(RuleBasedStateMachine):
 
     @rule(which=WHICH)
     def undrain_all(self, which: int) -> None:
-        for name in sorted(self.dispatcher._drained & set(self.dispatcher._floor.sites)):
+        for name in sorted(self.dispatcher._levers.drained.keys() & set(self.dispatcher._floor.sites)):
             self.undrain(name)
 
     def undrain(self, name: str) -> None:
         self.call("undrain", name, do=lambda: self.dispatcher.undrain(name, self.now))
+
+    @rule(which=WHICH, streams=st.integers(1, 6), back=st.booleans())
+    def override_cap(self, which: int, streams: int, back: bool) -> None:
+        names = [each.name for site in self.file.platforms for each in site.backends]
+        name = names[which % len(names)]
+        self.tick()
+        if back:
+            self.caps.pop(name, None)
+            self.call("uncap", name, do=lambda: self.dispatcher.uncap(name, self.now))
+        else:
+            self.caps[name] = streams
+            self.call("cap", name, streams, do=lambda: self.dispatcher.cap(name, streams, self.now))
+
+    @rule(which=WHICH, where=WHICH, back=st.booleans())
+    def pin(self, which: int, where: int, back: bool) -> None:
+        target = self.file.pools[which % len(self.file.pools)]
+        self.tick()
+        if back:
+            self.pins.pop(target.name, None)
+            self.call("unpin", target.name, do=lambda: self.dispatcher.unpin(target.name, self.now))
+        else:
+            name = self.pins[target.name] = target.platforms[where % len(target.platforms)]
+            self.call("serve", target.name, name, do=lambda: self.dispatcher.serve(target.name, name, self.now))
 
     @rule(which=st.integers(0, 7))
     def reload(self, which: int) -> None:
@@ -338,6 +363,21 @@ class Events(RuleBasedStateMachine):
                 assert sum(self.now < each.granted_at + health.probe_deadline_s() for each in recent) <= 1, "at most one probe"
         assert state.in_flight == len(self.running)
         assert state.retries == sum(ticket.attempts > 1 for ticket, _ in self.running.values())
+
+    @invariant()
+    def levers_hold(self) -> None:
+        state = self.dispatcher.snapshot(self.now)
+        file = {each.name: each.max_streams for site in self.file.platforms for each in site.backends}
+        assert {name: each.max_streams for name, each in state.backends.items()} == {
+            name: self.caps.get(name, cap) for name, cap in file.items()
+        }
+        for name, pinned in self.pins.items():
+            site = self.dispatcher._floor.sites.get(pinned)
+            room = state.pools.get(name)
+            if room is not None and not room.retired and site is not None and site.health.standing() is Standing.AVAILABLE:
+                assert room.in_service == (pinned,), "a pinned platform that is available serves, alone"
+        pulled = {(each.lever, each.on, each.value) for each in state.levers if each.lever != "drain"}
+        assert pulled == {("cap", *pair) for pair in self.caps.items()} | {("pin", *pair) for pair in self.pins.items()}
 
     @invariant()
     def the_waiting_are_those_who_wait(self) -> None:

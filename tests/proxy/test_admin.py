@@ -17,7 +17,52 @@ from proxy.admin import AdminPort, ReloadResult
 from proxy.telemetry.view import Check
 
 NAMES = ("own", "own-1", "own 2")
-LEVERS = ("/-/reload", "/-/drain/own", "/-/undrain/own")
+LEVERS = (
+    "/-/reload",
+    "/-/drain/own",
+    "/-/undrain/own",
+    "/-/serve/chat/own",
+    "/-/unpin/chat",
+    "/-/cap/own-1/4",
+    "/-/uncap/own-1",
+    "/-/cancel/req-1",
+)
+
+
+class Pulled:
+    """Levers that note who pulled them, and know a few names."""
+
+    def __init__(self, pulled: list[str]) -> None:
+        self.pulled = pulled
+
+    def _pull(self, lever: str, *names: str) -> str:
+        if names[0] not in (*NAMES, "chat", "req-1"):
+            raise KeyError("no such name; there are: own, own 2, own-1")
+        if names[-1] == "many":
+            raise ValueError("a cap is a whole number of streams")
+        self.pulled.append(" ".join((lever, *names)))
+        return f"{names[0]}: done"
+
+    def drain(self, name: str, /) -> str:
+        return self._pull("drain", name)
+
+    def undrain(self, name: str, /) -> str:
+        return self._pull("undrain", name)
+
+    def serve(self, pool: str, platform: str, /) -> str:
+        return self._pull("serve", pool, platform)
+
+    def unpin(self, pool: str, /) -> str:
+        return self._pull("unpin", pool)
+
+    def cap(self, backend: str, streams: str, /) -> str:
+        return self._pull("cap", backend, streams)
+
+    def uncap(self, backend: str, /) -> str:
+        return self._pull("uncap", backend)
+
+    def cancel(self, request_id: str, /) -> str:
+        return self._pull("cancel", request_id)
 
 
 class House:
@@ -35,9 +80,9 @@ class House:
             ready=lambda: self.checks,
             metrics=lambda: b"# HELP up u\n# TYPE up gauge\nup 1\n",
             reload=self.reload,
-            drain=lambda name: self.pull("drain", name),
-            undrain=lambda name: self.pull("undrain", name),
-            names=lambda: NAMES,
+            levers=Pulled(self.pulled),
+            requests=lambda: {"requests": [{"id": "req-1"}]},
+            page=lambda: b"<!doctype html><title>live</title>",
             token=lambda: self.token,
         )
 
@@ -47,11 +92,6 @@ class House:
     async def reload(self) -> ReloadResult:
         self.pulled.append("reload")
         return self.result
-
-    def pull(self, lever: str, name: str) -> None:
-        if name not in NAMES:
-            raise KeyError(name)
-        self.pulled.append(f"{lever} {name}")
 
     async def get(self, path: str, **options: Any) -> tuple[int, str]:
         return await self.ask("GET", path, **options)
@@ -114,11 +154,13 @@ async def test_the_state_is_json(house: House) -> None:
 
 
 async def test_levers_do_what_they_say(house: House) -> None:
-    assert await house.post("/-/drain/own") == (200, "own: draining\n")
-    assert await house.post("/-/undrain/own%202") == (200, "own 2: in service\n")
+    assert await house.post("/-/drain/own") == (200, "own: done\n")
+    assert await house.post("/-/undrain/own%202") == (200, "own 2: done\n")
+    assert await house.post("/-/serve/chat/own") == (200, "chat: done\n")
+    assert await house.post("/-/cap/own-1/12") == (200, "own-1: done\n")
     status, text = await house.post("/-/reload")
     assert status == 200 and json.loads(text) == {"ok": True, "problems": [], "warnings": [*house.result.warnings]}
-    assert house.pulled == ["drain own", "undrain own 2", "reload"]
+    assert house.pulled == ["drain own", "undrain own 2", "serve chat own", "cap own-1 12", "reload"]
 
 
 async def test_a_reload_that_fails_says_where(house: House) -> None:
@@ -127,10 +169,23 @@ async def test_a_reload_that_fails_says_where(house: House) -> None:
     assert status == 422 and json.loads(text)["problems"] == [*house.result.problems]
 
 
-@pytest.mark.parametrize("lever", ["drain", "undrain"])
-async def test_an_unknown_name_is_told_the_known_ones(house: House, lever: str) -> None:
-    assert await house.post(f"/-/{lever}/onw") == (404, "no backend or platform of that name; there are: own, own 2, own-1\n")
+async def test_what_a_lever_cannot_do_is_said(house: House) -> None:
+    assert await house.post("/-/drain/onw") == (404, "no such name; there are: own, own 2, own-1\n")
+    assert await house.post("/-/cap/own-1/many") == (400, "a cap is a whole number of streams\n")
     assert house.pulled == []
+
+
+async def test_the_requests_are_json(house: House) -> None:
+    status, text = await house.get("/debug/requests")
+    assert (status, json.loads(text)) == (200, {"requests": [{"id": "req-1"}]})
+
+
+async def test_the_page_may_ask_nobody_but_this_port(house: House) -> None:
+    async with house.session.get(house.url + "/") as answer:
+        assert (answer.status, answer.content_type) == (200, "text/html")
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "connect-src 'self'" in policy and "frame-ancestors 'none'" in policy
+        assert "http" not in policy
 
 
 @pytest.mark.parametrize("path", LEVERS)

@@ -65,7 +65,7 @@ def test_retry_headers_follow_the_contract(outcome: Outcome) -> None:
     fields = dict(response(outcome, Api.OPENAI, 7, "r")[1])
     waits = outcome.value in ("rate_limited", "queue_full", "queue_timeout", "displaced", "no_backend", "draining")
     assert (fields.get(b"retry-after"), fields.get(b"retry-after-ms")) == ((b"7", b"7000") if waits else (None, None))
-    assert fields.get(b"x-should-retry") == (b"false" if outcome.value in ("quota_exhausted", "unsupported") else None)
+    assert fields.get(b"x-should-retry") == (b"false" if outcome.value in ("quota_exhausted", "unsupported", "cancelled") else None)
 
 
 @pytest.mark.parametrize(("given", "sent"), [(None, b"1"), (0, b"1"), (1, b"1"), (60, b"60"), (600, b"60")])

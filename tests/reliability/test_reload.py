@@ -97,6 +97,24 @@ async def test_d05_a_wrong_file_changes_nothing_and_its_fault_is_named(wrong: An
         assert await proxy.metric("fairlane_config_last_reload_successful") == 1
 
 
+async def test_d06_a_cap_of_nothing_grants_nothing_and_who_waits_is_served_when_it_is_raised() -> None:
+    gate = asyncio.Event()
+    async with ScriptedBackend(scripts.wait(gate), scripts.ok()) as backend:
+        async with serving(alone(backend.url, cap=8, pool=", queue: {places: 20, max_wait: 60s}")) as proxy:
+            assert (await proxy.admin("/-/cap/p-1/0", "POST"))[0] == 200
+            asked = [asyncio.ensure_future(proxy.ask(JS)) for _ in range(8)]
+            await proxy.until(lambda: proxy.state.waiting == 8)
+            assert (backend.requests, proxy.state.in_flight) == ([], 0)
+            assert (await proxy.admin("/-/cap/p-1/3", "POST"))[0] == 200
+            await backend.seen(3)
+            assert (proxy.state.waiting, proxy.state.in_flight) == (5, 3)
+            assert (await proxy.admin("/-/uncap/p-1", "POST"))[0] == 200
+            await backend.seen(8)
+            gate.set()
+            assert {answer.status for answer in await asyncio.gather(*asked)} == {200}
+            assert backend.max_active == 8
+
+
 async def test_d06_a_lowered_cap_is_kept_once_it_is_reached_and_a_raised_one_is_used_at_once() -> None:
     gates = [asyncio.Event() for _ in range(16)]
     asked = iter(gates)
