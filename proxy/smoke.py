@@ -27,7 +27,10 @@ REST_S = 60.0  # from the first token to the last
 LISTING_BYTES = 256 * 1024
 
 _TEXT = "Reply with the word OK."
-_FIELDS = [(b"content-type", b"application/json")]
+_FIELDS = {
+    Api.OPENAI: [(b"content-type", b"application/json")],
+    Api.ANTHROPIC: [(b"content-type", b"application/json"), (b"anthropic-version", b"2023-06-01")],
+}
 _PATHS = {Api.OPENAI: b"/v1/chat/completions", Api.ANTHROPIC: b"/v1/messages"}
 _LATE = Ending(Verdict.FAILED, Outcome.FIRST_TOKEN_TIMEOUT, why="no first token")
 _CUT = Ending(Verdict.FAILED, Outcome.TRUNCATED, why="truncated")
@@ -72,7 +75,7 @@ async def test(backend: Backend, asks: SmokeTest, model: str | None) -> Result:
     attempt = _attempt(backend, watcher, model)
     heads = backend.messages_heads if asks.api is Api.ANTHROPIC else backend.heads
     data = msgspec.json.encode(body)
-    head = heads.build(b"POST", _PATHS[asks.api], _FIELDS, len(data), new_request_id().encode(), trusted=False)
+    head = heads.build(b"POST", _PATHS[asks.api], _FIELDS[asks.api], len(data), new_request_id().encode(), trusted=False)
     try:
         async with asyncio.timeout(asks.first_token_s):
             failed = await attempt.first_token(head, data, CONNECT_S)

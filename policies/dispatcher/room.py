@@ -34,6 +34,7 @@ class Room:
         self.due_at = -1.0
         self._budget = budget
         self._warm_owed = Fraction(0)  # dispatches that the platforms out of service are owed
+        self.warms = False  # the next one is
         self._late = {site.name: Samples(SLOW_SPAN_S) for site in sites}  # first tokens of this pool, by platform
         self.failover = Failover(plan.name, [site.name for site in sites], plan.hold_s, plan.ramp_s, now, smoked(sites))
         self.fit(plan, lanes, sites, now)
@@ -47,6 +48,7 @@ class Room:
         self._lane_by_name = {lane.name: lane for lane in self.lanes}
         self._dispatched = [Window(DRAIN_SPAN_S, now) for _ in lanes]
         self.waiting = 0
+        self.warms = bool(plan.warm) and self._warm_owed + plan.warm >= 1
         self._late = {site.name: self._late.get(site.name) or Samples(SLOW_SPAN_S) for site in sites}
         named = [site.models for site in sites if site.models is not None]
         self._all_serve = not named
@@ -138,11 +140,6 @@ class Room:
 
     # -- platforms out of service, kept warm
 
-    @property
-    def warms(self) -> bool:
-        """Is a dispatch owed to a platform out of service?"""
-        return self._warm_owed + self.plan.warm >= 1
-
     def cold(self, ticket: Ticket, lane: Lane, serves: Serves) -> Backend | None:
         """Where does this request go to show that a platform out of service works? None: it is not one for that, or none has room."""
         if not _spare(ticket, lane) or ticket.tried:
@@ -205,6 +202,7 @@ class Room:
             owed = self._warm_owed + self.plan.warm
             serves = self.sites.index(site) in self.failover.in_service
             self._warm_owed = min(1 - self.plan.warm, owed) if serves else max(Fraction(0), owed - 1)
+            self.warms = self._warm_owed + self.plan.warm >= 1
         if self.ramping and not lease.probe:
             self.failover.charge(self.sites.index(site))
 

@@ -273,6 +273,28 @@ async def test_f08_an_outage_that_heals_is_one_failover_and_one_failback_after_h
             assert set(outage.statuses) == {200}, "no caller noticed"
 
 
+async def test_f08_a_primary_in_its_hold_serves_at_once_when_the_standby_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    hurry(monkeypatch, pause_s=0.2, pause_max_s=0.3, slow_start_s=0.1)
+    monkeypatch.setattr("proxy.prober.EVERY_S", 0.05)
+    async with ScriptedBackend() as primary, ScriptedBackend() as standby:
+        text = backed(primary.url, standby.url, more="startup: 1ms,", behind="startup: 1ms,", pool=", failback: {hold: 1h}")
+        async with serving(text) as proxy:
+            told, outage = watched(proxy, monkeypatch), Outage(proxy, primary)
+            await outage.call(0.2)
+            await outage.down()
+            await outage.call(0.3)
+            await outage.back()
+            async with asyncio.timeout(5):
+                while health(proxy) != "HEALTHY":
+                    await outage.call(0.1)
+            assert proxy.state.pools["main"].in_service == ("s",)
+            await Outage(proxy, standby).down()
+            await outage.call(0.4)
+            assert proxy.state.pools["main"].in_service == ("p",)
+            assert [(event.from_, event.to) for event in told] == [("p", "s"), ("s", "p")]
+            assert set(outage.statuses) == {200}
+
+
 async def test_f08_a_primary_that_flaps_never_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch, pause_s=0.1, pause_max_s=0.2, slow_start_s=0.1)
     monkeypatch.setattr("proxy.prober.EVERY_S", 0.05)

@@ -143,6 +143,15 @@ async def _leaves(proxy: Serving, backend: ScriptedBackend, _: pytest.MonkeyPatc
     caller.close()
 
 
+@provokes(Outcome.CANCELLED)
+async def _is_cancelled(proxy: Serving, backend: ScriptedBackend, _: pytest.MonkeyPatch) -> None:
+    backend.script = [scripts.hang()]
+    asked = asyncio.ensure_future(proxy.ask(J, x_request_id="that-one"))
+    await backend.seen(1)
+    assert (await proxy.admin("/-/cancel/that-one", "POST"))[0] == 200
+    await asked
+
+
 @provokes(Outcome.WRITE_TIMEOUT)
 async def _stops_reading(proxy: Serving, backend: ScriptedBackend, _: pytest.MonkeyPatch) -> None:
     proxy.fairlane.door.limits = dataclasses.replace(proxy.fairlane.door.limits, write_stall_s=0.3)

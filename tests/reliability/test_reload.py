@@ -97,14 +97,14 @@ async def test_d05_a_wrong_file_changes_nothing_and_its_fault_is_named(wrong: An
         assert await proxy.metric("fairlane_config_last_reload_successful") == 1
 
 
-async def test_d06_a_cap_of_nothing_grants_nothing_and_who_waits_is_served_when_it_is_raised() -> None:
+async def test_d06_a_cap_by_hand_is_kept_by_who_waits_and_given_up_at_once() -> None:
     gate = asyncio.Event()
     async with ScriptedBackend(scripts.wait(gate), scripts.ok()) as backend:
         async with serving(alone(backend.url, cap=8, pool=", queue: {places: 20, max_wait: 60s}")) as proxy:
-            assert (await proxy.admin("/-/cap/p-1/0", "POST"))[0] == 200
+            assert (await proxy.admin("/-/cap/p-1/0", "POST"))[0] == 400, "a cap of nothing is a drain"
+            assert (await proxy.admin("/-/cap/p-1/1", "POST"))[0] == 200
             asked = [asyncio.ensure_future(proxy.ask(JS)) for _ in range(8)]
-            await proxy.until(lambda: proxy.state.waiting == 8)
-            assert (backend.requests, proxy.state.in_flight) == ([], 0)
+            await proxy.until(lambda: proxy.state.waiting == 7)
             assert (await proxy.admin("/-/cap/p-1/3", "POST"))[0] == 200
             await backend.seen(3)
             assert (proxy.state.waiting, proxy.state.in_flight) == (5, 3)

@@ -136,6 +136,16 @@ async def test_fairlane_smoke_asks_each_backend_by_the_files_own_names(tmp_path:
         assert code == 2 and 'did you mean "rented"' in problems
 
 
+async def test_fairlane_smoke_speaks_the_api_that_the_key_belongs_to(tmp_path: Path) -> None:
+    async with ScriptedBackend() as backend:
+        code, said, _ = await smoke(
+            tmp_path / "f.yaml", alone(backend.url, more="probe: none, api_key: sk-x, auth: x-api-key, models: {m: claude},")
+        )
+        assert (code, said.startswith("ok      p p-1 claude: ")) == (0, True), said
+        (seen,) = backend.requests
+        assert (seen.target, seen.header("x-api-key"), seen.header("anthropic-version")) == ("/v1/messages", "sk-x", "2023-06-01")
+
+
 async def test_fairlane_smoke_names_what_is_wrong_and_waits_for_the_whole_answer(tmp_path: Path) -> None:
     cut = [scripts.head(), scripts.event("a"), scripts.fin()]
     async with ScriptedBackend() as dead, ScriptedBackend(by_path([scripts.status(404)], cut)) as cuts:
