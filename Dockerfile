@@ -6,6 +6,8 @@ COPY constraints.txt pyproject.toml README.md LICENSE ./
 COPY policies policies
 COPY proxy proxy
 COPY lab lab
+COPY config config
+COPY docs/runbook.md docs/runbook.md
 RUN /opt/fairlane/bin/pip install --no-cache-dir -c constraints.txt .
 
 FROM python:3.11-slim-bookworm

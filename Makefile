@@ -1,17 +1,19 @@
-# Everything happens in .venv of this folder; nothing is installed outside (but python3-venv on Debian, where root runs this).
+# Everything happens in .venv of this folder; nothing is installed outside (but python3-venv, chromium and prometheus on Debian,
+# where root runs this).
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help run demo test lint types pytest soak format clean
+.PHONY: help run demo test bench soak lint types pytest format clean
 
 help:
 	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
 	@echo "make demo    drives both lanes at twice what the model carries, then kills the primary"
 	@echo "make test    ruff, mypy --strict, pytest"
-	@echo "make soak    the tests that take minutes"
+	@echo "make soak    the tests that take minutes: theory, outages, scenarios under Prometheus"
+	@echo "make bench   that the load generator keeps up: 200 streams a second, 2,000 at once, on one core"
 	@echo "make format  puts the code into ruff's form"
 	@echo "make clean   removes $(VENV) and caches"
 
@@ -30,11 +32,14 @@ lint: $(VENV)/dev
 types: $(VENV)/dev
 	$(BIN)/mypy --strict policies proxy lab tests
 
-pytest: $(VENV)/dev $(VENV)/browser
+pytest: $(VENV)/dev $(VENV)/browser $(VENV)/prometheus
 	$(BIN)/python -m pytest
 
-soak: $(VENV)/dev
-	$(BIN)/python -m pytest -m soak
+soak: $(VENV)/dev $(VENV)/prometheus
+	$(BIN)/python -m pytest -m soak --durations=20
+
+bench: $(VENV)/dev
+	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest tests/lab/test_bench_capacity.py
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
@@ -49,7 +54,7 @@ $(VENV)/demo: $(VENV)/python-ready $(INPUTS)
 	@touch $@
 
 $(VENV)/dev: $(VENV)/demo
-	$(PIP) --editable '.[dev,demo]'
+	$(PIP) --editable '.[dev,demo,dashboards]'
 	@touch $@
 
 # The live page is tested in a real browser, where there is one or root may add it; elsewhere that test says so and is skipped.
@@ -58,6 +63,14 @@ $(VENV)/browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core; } || \
 	  echo "no chromium: the live page is not tested in a browser" >&2
+	@touch $@
+
+# Dashboards and alerts are tested with a real Prometheus. Under systemd Debian's package would start a server on port 9090: told, not done.
+$(VENV)/prometheus:
+	@mkdir -p $(VENV)
+	@command -v promtool >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ] && \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus; } || \
+	  echo "no prometheus: dashboards and alerts are not tested with it (apt-get install prometheus)" >&2
 	@touch $@
 
 # Debian ships python3 without the means to make an environment; root adds them, others are told how.

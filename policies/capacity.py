@@ -82,14 +82,23 @@ class Load:
 
     def arrived(self, now: float) -> None:
         """A request arrived, whatever becomes of it."""
-        self._arrivals.add(1, now)
+        arrivals = self._arrivals
+        if now >= arrivals._ends_at:
+            arrivals._turn(now)
+        arrivals._recent += 1.0
 
     def returned(self, held_s: float, now: float) -> None:
         """A slot came back after `held_s` seconds."""
         self.returned_ever += 1
-        self._returned.add(1, now)
-        self._held_s.add(held_s, now)
-        self._returned_lately.add(1, now)
+        returned, held, lately = self._returned, self._held_s, self._returned_lately
+        if now >= returned._ends_at:
+            returned._turn(now)
+            held._turn(now)  # of the same span, begun at the same time
+        returned._recent += 1.0
+        held._recent += held_s
+        if now >= lately._ends_at:
+            lately._turn(now)
+        lately._recent += 1.0
 
     def arrival_rps(self, now: float) -> float:
         """Lambda: requests per second over the last 5 minutes."""

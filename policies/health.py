@@ -57,6 +57,9 @@ class Change(enum.IntEnum):
     EJECTED = 9
 
 
+_OK, _HEALTHY, _NOTHING = Verdict.OK, HealthState.HEALTHY, Change.NONE  # looked up once: what most calls compare with
+
+
 @dataclass(frozen=True, slots=True)
 class HealthRules:
     """The figures of policies.md 7, for the backends of one platform."""
@@ -227,10 +230,10 @@ class Health:
 
     def granted(self, number: int, now: float) -> bool:
         """Lease `number` goes there: is it the probe? Slotless leases are none of its business. ValueError if nothing may go there."""
+        if self._state is _HEALTHY and not (self._drained or self._blocked_until):
+            return False
         if not self.grantable():
             raise ValueError(f"nothing may go to a backend that is {self.state().name.lower()}, resting or being probed")
-        if self._state is HealthState.HEALTHY:
-            return False
         self._permit = number
         self._permit_until = now + self.probe_deadline_s()
         return True
@@ -238,27 +241,27 @@ class Health:
     def first_token(self, lease: Lease, now: float, slo_ttft_s: float | None = None) -> Change:
         """A lease's first real token: the success of a probe, a sample for *slow* where the pool has an SLO. Once per lease."""
         if lease.first_token_at is not None:
-            return Change.NONE
+            return _NOTHING
         lease.first_token_at = now
         if lease.epoch != self.epoch:
-            return Change.NONE
+            return _NOTHING
         change = self._took(lease, now)
         return change if slo_ttft_s is None else max(change, self._sampled(now - lease.granted_at, now, slo_ttft_s))
 
     def ended(self, lease: Lease, ending: Ending, now: float, may_eject: bool = True) -> Change:
         """A lease came back, slotless ones too. `may_eject`: what `PlatformHealth.may_eject` says."""
         if lease.epoch != self.epoch:
-            return Change.NONE
-        change = Change.NONE
+            return _NOTHING
+        change = _NOTHING
         if self._permit == lease.number:
             self._permit = None
             change = Change.ROOM
-        match ending.verdict:
-            case Verdict.OK:
-                self._failures_row = 0
-                self._served.add(True, now)
-                if lease.first_token_at is None:
-                    change = max(change, self._took(lease, now))
+        verdict = ending.verdict
+        if verdict is _OK:  # by far the most frequent case
+            self._failures_row = 0
+            self._served.add(True, now)
+            return change if lease.first_token_at is not None else max(change, self._took(lease, now))
+        match verdict:
             case Verdict.BUSY:
                 change = max(change, self._rest(lease, ending.retry_after_s, now))
             case Verdict.FAILED if ending.maybe_starting and self._in_startup(now):
@@ -360,10 +363,10 @@ class Health:
         """A success: perhaps the backend's first, a probe's, the first one after a rest."""
         self._startup_until = None
         self._seen_alive = True
-        change = self._ready() if self._starting else Change.NONE
+        change = self._ready() if self._starting else _NOTHING
         if lease.granted_at >= self._rest_ended_at:
             self._rests_row = 0
-        if self._state is HealthState.PROBING and lease.probe:
+        if lease.probe and self._state is HealthState.PROBING:
             self._proofs += 1
             if self._proofs >= self._rules.probes_needed:
                 return self._recover(now)

@@ -16,29 +16,29 @@ class LeaseReturned(RuntimeError):
 class Slots:
     """The slots of one backend. `cap` may be lowered below what is in flight: then nothing is free until enough has come back."""
 
-    __slots__ = ("_live", "cap")
+    __slots__ = ("cap", "live")
 
     def __init__(self, cap: int) -> None:
         self.cap = cap
-        self._live: set[Lease] = set()
+        self.live: set[Lease] = set()  # in flight is its size; only this class changes it
 
     @property
     def in_flight(self) -> int:
         """How many streams are running now?"""
-        return len(self._live)
+        return len(self.live)
 
     @property
     def free(self) -> int:
         """How many more may be dispatched now? Never negative."""
-        return max(0, self.cap - len(self._live))
+        return max(0, self.cap - len(self.live))
 
     def take(self, lease: Lease) -> None:
         """The lease's stream begins. Whether there is room is asked before, in the same step. Slotless leases are not taken."""
-        self._live.add(lease)
+        self.live.add(lease)
 
     def give_back(self, lease: Lease) -> None:
         """The lease's stream has ended. Raises LeaseReturned the second time."""
         if not lease.live:
             raise LeaseReturned(f"lease {lease.number} was given back before")
         lease.live = False
-        self._live.discard(lease)
+        self.live.discard(lease)

@@ -35,8 +35,9 @@ from proxy.smoke_rounds import SmokeRounds
 from proxy.telemetry import view
 from proxy.telemetry.access_log import line as access_line
 from proxy.telemetry.events import ProcessLog
-from proxy.telemetry.log_writer import LogWriter, open_sink
+from proxy.telemetry.log_writer import LogWriter, Sink, open_sink
 from proxy.telemetry.recent import Recent
+from proxy.telemetry.recorder import Recorder
 from proxy.telemetry.telemetry import Telemetry
 from proxy.telemetry.traces import Traces
 from proxy.telemetry.view import State
@@ -91,16 +92,20 @@ class Fairlane:
         self._started_at = clock.now()
         self._tokens = wiring.token_estimate()
         self._writer = LogWriter(open_sink(settings.server.access_log), access_line)
+        self._recorder = Recorder(_record_sink(settings))
         self._recent = Recent(clock.wall)
         self._log = ProcessLog(self._writer, clock.wall, recent=self._recent)
         self._deadlines = Deadlines(loop)
         self.telemetry = Telemetry(
             wiring.inventory(settings), self._writer, now=clock.now(), wall=clock.wall(), version=_version(), recent=self._recent
         )
+        self._deadlines.observe_lag = self.telemetry.loop_lag
         dispatcher = wiring.dispatcher(settings, clock.now(), seed=int.from_bytes(os.urandom(8), "big"))
         self.lobby = Lobby(dispatcher, loop, self._note)
         edition = wiring.edition(settings, loop, self._tokens)
-        self.service = Service(loop, self._deadlines, self.lobby, self.telemetry, self._tokens, self._log, edition, self._ready)
+        self.service = Service(
+            loop, self._deadlines, self.lobby, self.telemetry, self._tokens, self._log, edition, self._ready, self._recorder
+        )
         self.door = Door(self.service, edition.limits, loop, self._deadlines)
         self._levers = Levers(self.lobby, self.service, self._log, loop)
         self._prober = Prober(self._probed)
@@ -129,6 +134,8 @@ class Fairlane:
         try:
             self._writer.start()
             self._exit.callback(self._writer.close)
+            self._recorder.start()
+            self._exit.callback(self._close_recorder)
             self._deadlines.start()
             self._exit.callback(self._deadlines.stop)
             self.service.traces = self._traces(self.settings)
@@ -156,6 +163,11 @@ class Fairlane:
 
     async def __aexit__(self, *_: object) -> None:
         await self._exit.aclose()
+
+    def _close_recorder(self) -> None:
+        self._recorder.close()
+        if self._recorder.dropped:
+            self._log.warning("trace_incomplete", lines_dropped=self._recorder.dropped)
 
     async def _close_door(self) -> None:
         if self._listener is not None:
@@ -219,6 +231,7 @@ class Fairlane:
                 traced = self.settings.server.traces == loaded.settings.server.traces
                 traces = self.service.traces if traced or problems else await asyncio.to_thread(self._traces, loaded.settings)
                 sink = open_sink(loaded.settings.server.access_log) if not problems else None
+                recording = _record_sink(loaded.settings) if not problems else None
             except SettingsError as error:
                 problems = [str(problem) for problem in error.problems]
             except (OSError, ssl.SSLError, ValueError) as error:
@@ -232,6 +245,7 @@ class Fairlane:
             if before is not None and before is not traces:
                 await asyncio.to_thread(before.close)
             self._writer.switch(sink)
+            self._recorder.switch(recording)
             warnings = [str(warning) for warning in loaded.warnings]
             self._log.info("reloaded", warnings=warnings)
             return ReloadResult(True, (), warnings)
@@ -321,6 +335,10 @@ async def _either(wait: Any, within_s: float) -> None:
             await wait
     except TimeoutError:
         pass
+
+
+def _record_sink(settings: Settings) -> Sink | None:
+    return None if settings.server.trace is None else open_sink(str(settings.server.trace))
 
 
 def _server_tls(settings: Settings) -> ssl.SSLContext | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 now = time.monotonic
@@ -39,11 +40,12 @@ class Deadlines:
         self.watch = self._watched.add
         self.forget = self._watched.discard
         self.lag_s = 0.0  # how late the last sweep was: the loop's own delay
+        self.observe_lag: Callable[[float], None] | None = None  # told of each
 
     def start(self) -> None:
         """Begin to sweep, until `stop`."""
-        self._due_at = self._loop.time() + SWEEP_S
-        self._timer = self._loop.call_at(self._due_at, self._sweep)
+        self._due_at = now() + SWEEP_S  # our clock: the loop's stands still while a callback runs
+        self._timer = self._loop.call_later(SWEEP_S, self._sweep)
 
     def stop(self) -> None:
         """End the sweeping."""
@@ -52,7 +54,9 @@ class Deadlines:
 
     def _sweep(self) -> None:
         at = now()
-        self.lag_s = max(0.0, self._loop.time() - self._due_at)
+        self.lag_s = max(0.0, at - self._due_at)
+        if self.observe_lag is not None:
+            self.observe_lag(self.lag_s)
         for watched in [w for w in self._watched if w.deadline_at <= at]:
             watched.overdue(at)
         self.start()

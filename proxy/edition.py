@@ -56,7 +56,7 @@ class Edition:
     pools: Mapping[str, Pool]
     backends: Mapping[str, Backend]
     limits: Limits
-    models: Sequence[str]  # names of the catalogue
+    models: Mapping[str, Sequence[str]]  # names of the catalogue, and the pools each leads to
     expose: bool
     trusted_proxies: Sequence[Network] = field(default=())
 

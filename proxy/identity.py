@@ -57,9 +57,9 @@ class Identity:
         """May its requests go to this pool?"""
         return self.pools is None or name in self.pools
 
-    def usable(self, names: Iterable[str]) -> list[str]:
-        """Those of the names that it may ask for, in their order: its catalogue."""
-        return [name for name in names if self.may_use_model(name)]
+    def usable(self, names: Mapping[str, Iterable[str]]) -> list[str]:
+        """Those of the names that it may ask for, in their order: its catalogue. Each name with the pools it leads to."""
+        return [name for name, pools in names.items() if self.may_use_model(name) and any(map(self.may_use_pool, pools))]
 
 
 class Identities:
@@ -78,6 +78,8 @@ class Identities:
 
     def identify(self, fields: Mapping[bytes, bytes]) -> Identity | None:
         """Whose credential do these header fields carry? None: an unknown one, several that disagree, or none where one is needed."""
+        if not self._by_digest:  # nobody has a key: SDKs send one all the same
+            return self.anonymous
         found: Identity | None = None
         presented = False
         for name in CREDENTIAL_FIELDS:

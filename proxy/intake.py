@@ -156,6 +156,8 @@ class Reception:
         sent_id = fields.get(b"x-request-id")
         request_id = sent_id.decode() if sent_id is not None and _SANE_ID.fullmatch(sent_id) else new_request_id()
         endpoint = classify(head.target)
+        if endpoint is None and head.target.partition(b"?")[0] == b"/health":
+            return Refused(Outcome.METHOD_NOT_ALLOWED, Api.OPENAI, request_id, allow="GET, HEAD")
         if endpoint is None or endpoint.kind is Kind.STATEFUL:
             detail = "This endpoint is not routed." if endpoint is not None else None
             return Refused(Outcome.NOT_FOUND, api_of(head.target), request_id, detail=detail)

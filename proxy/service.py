@@ -26,10 +26,12 @@ from proxy.late_probes import LateProbes
 from proxy.story import Story
 from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.record import Record
+from proxy.telemetry.recorder import Recorder
 from proxy.telemetry.telemetry import Telemetry
 from proxy.telemetry.traces import Traces
 
 _HEALTH = b"/health"
+_HEALTH_METHODS = ("GET", "HEAD")
 _FAULTS = {
     CallerFault.MALFORMED: Outcome.MALFORMED,
     CallerFault.TARGET_TOO_LONG: Outcome.TOO_LARGE,
@@ -54,6 +56,7 @@ class Service:
         log: ProcessLog,
         edition: Edition,
         ready: Callable[[], bool],
+        recorder: Recorder,
     ) -> None:
         self.loop = loop
         self.deadlines = deadlines
@@ -66,6 +69,7 @@ class Service:
         self._tokens = tokens
         self._log = log
         self._ready = ready
+        self._recorder = recorder
         self._backends = dict(edition.backends)
         self._intake_overhead = telemetry.overhead("intake").observe
         self.dispatch_overhead = telemetry.overhead("dispatch").observe
@@ -95,10 +99,11 @@ class Service:
     def admit(self, exchange: Exchange) -> bool:
         """The head is complete: is the body wanted? False: it has been answered."""
         edition = self.edition
-        if exchange.head.target == _HEALTH:
+        head = exchange.head
+        if head.target.startswith(_HEALTH) and head.target.partition(b"?")[0] == _HEALTH and head.method in _HEALTH_METHODS:
             exchange.context = None
             return True
-        admitted = edition.reception.admit(exchange.head)
+        admitted = edition.reception.admit(head)
         if isinstance(admitted, Refused):
             self._refuse(exchange, admitted, self._record(exchange))
             return False
@@ -108,11 +113,7 @@ class Service:
     def begin(self, exchange: Exchange) -> None:
         """The request is complete: read it, and let its story be told."""
         if exchange.context is None:
-            ready = self._ready()
-            fields = [(b"content-type", b"text/plain")]
-            exchange.respond(
-                heads.response(200 if ready else 503, fields, b"ready\n" if ready else b"not ready\n", keep_alive=exchange.keep_alive)
-            )
+            self._answer_health(exchange)
             return
         edition: Edition
         admitted: Admitted
@@ -179,6 +180,7 @@ class Service:
         self.telemetry.finish(record, at)
         if story.trace is not None:
             story.trace.end(record, request, at)
+        self._recorder.put(record, request)
         del self.stories[story]
         if not self.stories:
             self._at_rest.set()
@@ -230,6 +232,13 @@ class Service:
             fields += refusal_fields(record)
         exchange.respond(heads.response(status, fields, body, keep_alive=exchange.keep_alive))
 
+    def _answer_health(self, exchange: Exchange) -> None:
+        ready = self._ready()
+        body = b"ready\n" if ready else b"not ready\n"
+        to_head = exchange.head.method == "HEAD"
+        fields = [(b"content-type", b"text/plain")]
+        exchange.respond(heads.response(200 if ready else 503, fields, body, keep_alive=exchange.keep_alive, to_head=to_head))
+
     def _answer_catalogue(self, exchange: Exchange, edition: Edition, admitted: Admitted, record: Record) -> None:
         usable = admitted.identity.usable(edition.models)
         asked = model_asked(exchange.head.target)
@@ -249,7 +258,8 @@ class Service:
         record.id = refused.request_id
         record.outcome = refused.outcome
         record.status, fields, body = refused.response()
-        exchange.respond(heads.response(record.status, fields, body, keep_alive=exchange.keep_alive and exchange.body_read))
+        keep_alive, to_head = exchange.keep_alive and exchange.body_read, exchange.head.method == "HEAD"
+        exchange.respond(heads.response(record.status, fields, body, keep_alive=keep_alive, to_head=to_head))
         self.telemetry.finish(record, clock.now())
 
     def _record(self, exchange: Exchange) -> Record:

@@ -1,15 +1,15 @@
-"""How do settings become what runs? The only file that knows both the settings and the parameters of the policies."""
+"""How do settings become what runs? What the decisions need of them is translated by `proxy.translation`; the rest is here."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from policies.dispatcher import Dispatcher
-from policies.model import BackendPlan, LanePlan, PlacesPlan, Plan, PlatformPlan, PoolPlan, Request
-from policies.routing import Condition, Route, Router, condition
+from policies.routing import Router
 from policies.tokens import TokenEstimate
+from proxy import translation
 from proxy.edition import Backend, Edition, Pool
 from proxy.endpoints import Api
 from proxy.http1.client import KeptConnections
@@ -21,27 +21,17 @@ from proxy.prober import Probe
 from proxy.settings import keys as of_keys
 from proxy.settings import platforms as of_platforms
 from proxy.settings import pools as of_pools
-from proxy.settings import routes as of_routes
 from proxy.settings.root import Settings
 from proxy.smoke import SmokeTest
+from proxy.telemetry.inventory import Inventory
 from proxy.telemetry.spend import Price
-from proxy.telemetry.telemetry import Inventory
 
 SMOKE_FIRST_TOKEN_S = 30.0  # or the platform's startup: what a probe is given too
 
 
-def plan(settings: Settings) -> Plan:
-    """The file as the decisions need it."""
-    return Plan(
-        lanes=tuple(LanePlan(name, lane.max_wait_s, lane.share, lane.reserve) for name, lane in settings.lanes.items()),
-        platforms=tuple(_platform_plan(name, platform) for name, platform in settings.platforms.items()),
-        pools=tuple(_pool_plan(name, pool) for name, pool in settings.pools.items()),
-    )
-
-
 def dispatcher(settings: Settings, now: float, seed: int) -> Dispatcher:
     """The decisions of this file."""
-    return Dispatcher(plan(settings), now, seed)
+    return Dispatcher(translation.plan(settings), now, seed)
 
 
 def token_estimate() -> TokenEstimate:
@@ -51,19 +41,13 @@ def token_estimate() -> TokenEstimate:
 
 def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEstimate, before: Edition | None = None) -> Edition:
     """The file as the server runs it. Backends that did not change keep their connections `before`."""
-    router = Router([Route(_conditions(route.when, settings), route.pool, _split(route)) for route in settings.routes])
+    router = translation.router(settings)
     lanes = list(settings.lanes)
     return Edition(
-        plan=plan(settings),
-        reception=Reception(
-            identities=_identities(settings, lanes),
-            lanes=lanes,
-            max_body_bytes=settings.server.max_body_bytes,
-            needs_text=router.needs_text,
-            tokens=tokens,
-        ),
+        plan=translation.plan(settings),
+        reception=reception(settings, router, tokens),
         router=router,
-        lanes=plan(settings).lanes,
+        lanes=translation.plan(settings).lanes,
         pools={name: _pool(name, pool, lanes) for name, pool in settings.pools.items()},
         backends=backends(settings, loop, before),
         limits=Limits(body_bytes=settings.server.max_body_bytes),
@@ -71,6 +55,27 @@ def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEs
         expose=settings.server.expose,
         trusted_proxies=settings.server.trusted_proxies,
     )
+
+
+def reception(settings: Settings, router: Router, tokens: TokenEstimate) -> Reception:
+    """Who reads what comes in."""
+    lanes = list(settings.lanes)
+    return Reception(
+        identities=_identities(settings, lanes),
+        lanes=lanes,
+        max_body_bytes=settings.server.max_body_bytes,
+        needs_text=router.needs_text,
+        tokens=tokens,
+    )
+
+
+def identities_by_name(settings: Settings) -> dict[str, Identity]:
+    """Everybody who may call, by the name that logs and limits know; `anonymous` for those without a key."""
+    lanes = list(settings.lanes)
+    found = {key.name: _identity(key.name, key, lanes) for key in settings.keys}
+    if settings.anonymous is not None:
+        found.setdefault("anonymous", _identity("anonymous", settings.anonymous, lanes))
+    return found
 
 
 def inventory(settings: Settings) -> Inventory:
@@ -81,7 +86,10 @@ def inventory(settings: Settings) -> Inventory:
         if cost is not None:
             prices[name] = Price(cost.per_hour or 0.0, cost.input_per_million or 0.0, cost.output_per_million or 0.0)
     return Inventory(
-        plan(settings), {name: pool.slo.tpot_s for name, pool in settings.pools.items() if pool.slo.tpot_s is not None}, prices
+        translation.plan(settings),
+        {name: pool.slo.tpot_s for name, pool in settings.pools.items() if pool.slo.tpot_s is not None},
+        prices,
+        {name: frozenset(pool.standby) for name, pool in settings.pools.items()},
     )
 
 
@@ -114,67 +122,20 @@ def smoke_tests(settings: Settings) -> Mapping[str, SmokeTest]:
     return tests
 
 
-def models_served(settings: Settings) -> tuple[str, ...]:
-    """The names a caller may ask for: those the routes spell out, else the pools' names (contract, section 4)."""
-    spelt = [name for route in settings.routes for name in route.when.model or () if not set(name) & set("*?[")]
-    return tuple(dict.fromkeys(spelt)) or tuple(settings.pools)
-
-
-def _platform_plan(name: str, platform: of_platforms.Platform) -> PlatformPlan:
-    return PlatformPlan(
-        name,
-        tuple(
-            BackendPlan(backend_name, platform.cap_streams(backend_name), backend.weight, _address(platform, backend))
-            for backend_name, backend in platform.backends.items()
-        ),
-        frozenset(platform.models) if platform.models is not None else None,
-        platform.startup_s,
-        platform.smoke_s is not None,
-    )
-
-
-def _pool_plan(name: str, pool: of_pools.Pool) -> PoolPlan:
-    return PoolPlan(
-        name,
-        pool.platforms,
-        PlacesPlan(pool.queue.places, pool.queue.buffer, pool.demand.streams if pool.demand is not None else None),
-        pool.queue.max_wait_s,
-        pool.model,
-        pool.retries.attempts,
-        pool.retries.after_send,
-        pool.slo.ttft_s,
-        pool.failback.hold_s,
-        pool.failback.ramp_s,
-        pool.overflow is not None,
-        pool.warm,
-    )
+def models_served(settings: Settings) -> Mapping[str, Sequence[str]]:
+    """The names a caller may ask for, with the pools each leads to: those the routes spell out, else the pools' names."""
+    spelt: dict[str, list[str]] = {}
+    for route in settings.routes:
+        for name in route.when.model or ():
+            if not set(name) & set("*?["):
+                spelt.setdefault(name, []).extend(pool for pool, _ in route.targets)
+    return spelt or {name: [name] for name in settings.pools}
 
 
 def _pool(name: str, pool: of_pools.Pool, lanes: Iterable[str]) -> Pool:
     timeouts = pool.timeouts
     fields = [f"x-fairlane-lane: {lane}\r\nx-fairlane-pool: {name}\r\n".encode() for lane in lanes]
     return Pool(name, pool.model, timeouts.connect_s, timeouts.first_token_s, timeouts.idle_s, timeouts.total_s, fields)
-
-
-def _conditions(when: of_routes.When, settings: Settings) -> list[Condition]:
-    compiled = []
-    lanes = list(settings.lanes)
-    for kind, value in when.conditions:
-        if kind == "lane":
-            # Lanes are numbers to the policies; several lanes in one condition are one rule that any of them meets.
-            numbers = frozenset(lanes.index(name) for name in when.lane or ())
-            compiled.append(Condition("lane", ", ".join(when.lane or ()), _in_lanes(numbers)))
-        else:
-            compiled.append(condition(kind, value))  # type: ignore[arg-type]
-    return compiled
-
-
-def _in_lanes(numbers: frozenset[int]) -> Callable[[Request], bool]:
-    return lambda request: request.lane in numbers
-
-
-def _split(route: of_routes.Route) -> tuple[tuple[str, int], ...]:
-    return route.targets if route.split is not None else ()
 
 
 def _identities(settings: Settings, lanes: list[str]) -> Identities:
@@ -193,7 +154,7 @@ def backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Editio
     for platform_name, platform in settings.platforms.items():
         tls = _tls(platform)
         for name, backend in platform.backends.items():
-            address = _address(platform, backend)
+            address = translation.address(platform, backend)
             old = before.backends.get(name) if before is not None else None
             if old is not None and old.address == address and tls is None:
                 connections = old.connections
@@ -238,7 +199,3 @@ def _tls(platform: of_platforms.Platform) -> ssl.SSLContext | None:
     if platform.tls.cert is not None and platform.tls.key is not None:
         context.load_cert_chain(platform.tls.cert, platform.tls.key)
     return context
-
-
-def _address(platform: of_platforms.Platform, backend: of_platforms.Backend) -> str:
-    return f"{backend.url} {platform.tls.ca or ''} {platform.tls.cert or ''}"

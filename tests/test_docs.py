@@ -42,7 +42,7 @@ def test_the_commands_of_the_readme_exist() -> None:
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"^make (\w+)", text, re.MULTILINE)) <= set(targets)
     commands = re.findall(r"^def ([a-z]+)\(", (ROOT / "proxy" / "cli.py").read_text(), re.MULTILINE)
-    assert set(re.findall(r"^fairlane (?:keys )?([a-z]+)", text, re.MULTILINE)) <= set(commands)
+    assert set(re.findall(r"^fairlane (?:keys |dashboards |alerts )?([a-z]+)", text, re.MULTILINE)) <= set(commands)
 
 
 def test_the_levers_of_the_runbook_are_those_of_the_admin_port() -> None:

@@ -65,9 +65,10 @@ def _parts(before: Look | None, after: Look, lost: str) -> Iterator[RenderableTy
 
 def _pools(before: Look | None, after: Look) -> Table:
     table = Table(expand=True, box=None, pad_edge=False, header_style="dim")
-    for name, justify in (("pool", "left"), ("served by", "left"), ("lane", "left")):
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for name in ("waiting", "oldest", "answered/s", "refused/s", "TTFT p95"):
+    table.add_column("pool", overflow="fold", min_width=8)
+    table.add_column("served by", overflow="fold", min_width=9)
+    table.add_column("lane", overflow="ellipsis", no_wrap=True, min_width=4)
+    for name in ("waiting", "oldest", "ok/s", "refused/s", "TTFT p95"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, pool in after.state["pools"].items():
         head, served = f"[bold]{escape(name)}[/]", _served(pool)

@@ -23,10 +23,10 @@ D = TypeVar("D", bound=Due)
 class Agenda(Generic[D]):
     """What is due, the earliest first; at the same instant, what was entered first."""
 
-    __slots__ = ("_entered", "_heap", "_size")
+    __slots__ = ("_entered", "_size", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, D]] = []
+        self.heap: list[tuple[float, int, D]] = []  # always this list: whoever holds it may look at the first entry
         self._entered = 0
         self._size = 1024  # longest heap before stale entries are cleared out
 
@@ -37,7 +37,7 @@ class Agenda(Generic[D]):
         elif at != item.due_at:
             item.due_at = at
             self._entered += 1
-            heap = self._heap
+            heap = self.heap
             heappush(heap, (at, self._entered, item))
             if len(heap) > self._size:
                 heap[:] = [entry for entry in heap if entry[2].due_at == entry[0]]
@@ -46,12 +46,12 @@ class Agenda(Generic[D]):
 
     def is_due(self, now: float) -> bool:
         """May something be due? Cheap; now and then it is not."""
-        heap = self._heap
+        heap = self.heap
         return bool(heap) and heap[0][0] <= now
 
     def take(self, now: float) -> list[D]:
         """Takes all that is due."""
-        heap = self._heap
+        heap = self.heap
         due = []
         while heap and heap[0][0] <= now:
             at, _, item = heappop(heap)
@@ -62,7 +62,7 @@ class Agenda(Generic[D]):
 
     def next_at(self) -> float | None:
         """When is the next one due?"""
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0][2].due_at != heap[0][0]:
             heappop(heap)
         return heap[0][0] if heap else None

@@ -21,6 +21,8 @@ from policies.refusal import FALLBACK_S, retry_after_s
 from policies.retries import attempts_allowed, may_pay_twice, may_retry
 from policies.slots import LeaseReturned
 
+_OK, _FAILED, _REFUSES_US = Verdict.OK, Verdict.FAILED, Verdict.REFUSES_US  # looked up once
+
 
 class Dispatcher:
     """Composes lanes, slots, selection, health, failover and retries. Times are seconds on one monotonic clock.
@@ -31,24 +33,26 @@ class Dispatcher:
     def __init__(self, plan: Plan, now: float, seed: int = 0) -> None:
         self._floor = Floor(seed)
         self._ward = Ward(self._floor)
+        self._due = self._floor.agenda.heap
         self._levers = Levers()
         self._closed = False
         self._expelled = False
         take_over(self._floor, self._ward, plan, self._levers, now)
 
     def _begin(self, now: float) -> None:
-        """Every event begins with what time has brought, and with nobody settled."""
-        floor = self._floor
-        floor.settled = []
-        if floor.agenda.is_due(now):
+        """Every event begins with what time has brought, and with nobody settled. (The frequent ones spell it out.)"""
+        self._floor.settled = []
+        if self._due and self._due[0][0] <= now:
             self._ward.advance(now)
 
     # -- the passage of a request
 
     def arrive(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         """A request arrives at its pool. Afterwards its answer is a lease, a refusal, or None: it waits."""
-        self._begin(now)
         floor = self._floor
+        floor.settled = []
+        if self._due and self._due[0][0] <= now:
+            self._ward.advance(now)
         room = floor.rooms.get(ticket.pool)
         if room is None or room.retired:
             floor.refuse(ticket, Refusal(Outcome.NOT_FOUND))
@@ -82,8 +86,10 @@ class Dispatcher:
         """An attempt has ended, this way. Exactly once per lease: the second call raises LeaseReturned and changes nothing."""
         if not isinstance(lease, Grant) or not lease.live:
             raise LeaseReturned(f"lease {lease.number} was given back before")
-        self._begin(now)
         floor, ward = self._floor, self._ward
+        floor.settled = []
+        if self._due and self._due[0][0] <= now:
+            ward.advance(now)
         backend = lease.home
         site = backend.site
         backend.slots.give_back(lease)
@@ -91,14 +97,15 @@ class Dispatcher:
         if lease.room is not None:
             lease.room.returned(now - lease.granted_at, lease.slotless, now)
         verdict = ending.verdict
-        failed = verdict is Verdict.FAILED
+        failed = verdict is _FAILED
         change = backend.health.ended(lease, ending, now, not failed or site.health.may_eject(backend.name, site.backed))
-        if failed or verdict is Verdict.OK:
-            ward.learn(backend, not failed)
-        elif verdict is Verdict.REFUSES_US:
+        if failed or verdict is _OK:
+            if backend.good is failed:
+                ward.learn(backend, not failed)
+        elif verdict is _REFUSES_US:
             ward.refused(backend, ending, now)
         site.touch(backend)
-        if change or verdict is Verdict.REFUSES_US:
+        if change or verdict is _REFUSES_US:
             ward.changed(backend, change, now)
             ward.conclude(now)
         else:
@@ -151,7 +158,10 @@ class Dispatcher:
 
     def first_token(self, lease: Lease, now: float) -> Sequence[Ticket]:
         """The first real token of a lease's answer has come. Nothing happens to one that was given back."""
-        self._begin(now)
+        floor = self._floor
+        floor.settled = []
+        if self._due and self._due[0][0] <= now:
+            self._ward.advance(now)
         if isinstance(lease, Grant) and lease.live:
             backend, room = lease.home, lease.room
             first = lease.first_token_at is None
@@ -163,7 +173,7 @@ class Dispatcher:
                 self._ward.changed(backend, change, now)
                 self._ward.learn(backend, True)
                 self._ward.conclude(now)
-        return self._floor.settled
+        return floor.settled
 
     def leave(self, ticket: Ticket, now: float) -> Sequence[Ticket]:
         """The caller of a waiting request has left. Nothing happens to one that does not wait."""
@@ -185,7 +195,11 @@ class Dispatcher:
 
     def next_at(self) -> float | None:
         """When must `tick` be called at the latest, if nothing else is before?"""
-        return self._floor.agenda.next_at()
+        due = self._due
+        if not due:
+            return None
+        at, _, first = due[0]
+        return at if first.due_at == at else self._floor.agenda.next_at()
 
     # -- what is learnt of backends and platforms
 
@@ -288,9 +302,12 @@ class Dispatcher:
 
     def take_events(self) -> list[Event]:
         """What happened to backends and platforms since the last time?"""
-        events = list(self._ward.events)
-        self._ward.events.clear()
-        return events
+        events = self._ward.events
+        if not events:
+            return []
+        taken = list(events)
+        events.clear()
+        return taken
 
     def snapshot(self, now: float) -> State:
         """What does everything look like now?"""

@@ -45,15 +45,11 @@ class Floor:
     def grant(self, ticket: Ticket, room: Room, lane: Lane, backend: Backend, now: float) -> None:
         """The request goes to this backend."""
         self._number = number = self._number + 1
-        slotless = ticket.slotless
-        site = backend.site
-        lease = Grant(number, room.name, site.name, backend.name, now, backend.health.epoch, probe=False, slotless=slotless)
-        lease.home = backend
-        lease.room = room
-        lease.retry = retry = ticket.attempts > 0
+        slotless, retry = ticket.slotless, ticket.attempts > 0
+        lease = Grant(number, room, backend, now, slotless=slotless, retry=retry)
         if not slotless:
             self._take(lease, now)
-        room.granted(ticket, lane, site, lease, now)
+        room.granted(ticket, lane, backend.site, lease, now)
         self.budget.granted(retry)
         ticket.attempts += 1
         ticket.answer = lease
@@ -61,10 +57,7 @@ class Floor:
 
     def grant_smoke(self, backend: Backend, now: float) -> Grant:
         """A smoke generation goes to this backend, which has room for it."""
-        site = backend.site
-        pool = site.rooms[0].name if site.rooms else ""
-        lease = Grant(self.number(), pool, site.name, backend.name, now, backend.health.epoch, probe=False, slotless=False)
-        lease.home, lease.room, lease.retry = backend, None, False
+        lease = Grant(self.number(), None, backend, now, slotless=False, retry=False)
         self._take(lease, now)
         self.budget.granted(False)
         return lease
@@ -94,16 +87,18 @@ class Floor:
 
     def let_in(self, rooms: Iterable[Room], now: float) -> None:
         """Dispatches those who may go, until nobody may. Earlier rooms first."""
-        self._let_in(rooms, now)
+        for room in rooms:
+            if room.waiting:
+                self._fill(room, now)
         budget = self.budget
         while budget.withheld and budget.allows():
             budget.withheld = False
-            self._let_in(self.rooms.values(), now)
+            for room in self.rooms.values():
+                self._fill(room, now)
 
-    def _let_in(self, rooms: Iterable[Room], now: float) -> None:
-        for room in rooms:
-            while room.waiting and room.has_room and (picked := pick(room.lanes, room.find)) is not None:
-                self._call(picked[0], picked[1], room, now)
+    def _fill(self, room: Room, now: float) -> None:
+        while room.waiting and room.has_room and (picked := pick(room.lanes, room.find)) is not None:
+            self._call(picked[0], picked[1], room, now)
 
     def _call(self, seat: Seat, backend: Backend, room: Room, now: float) -> None:
         assert seat.line is not None

@@ -33,6 +33,9 @@ class Use(enum.Enum):
     OUT = "out"  # ejected or drained: nothing to wait for
 
 
+_OPEN = Use.OPEN  # looked up once
+
+
 class Backend(Ranked):
     """One backend: its plan, its slots, its health, and what follows from them."""
 
@@ -63,9 +66,22 @@ class Grant(Lease):
 
     __slots__ = ("home", "retry", "room")
 
-    home: Backend
-    room: Room | None  # None: a smoke generation, which is no pool's
-    retry: bool
+    def __init__(self, number: int, room: Room | None, home: Backend, granted_at: float, *, slotless: bool, retry: bool) -> None:
+        site = home.site
+        self.number = number
+        self.pool = room.name if room is not None else ""
+        self.platform = site.name
+        self.backend = home.name
+        self.granted_at = granted_at
+        self.epoch = home.health.epoch
+        self.probe = False
+        self.probe_until_at = 0.0
+        self.slotless = slotless
+        self.first_token_at = None
+        self.live = True
+        self.home = home
+        self.room = room  # None: a smoke generation, which is no pool's
+        self.retry = retry
 
 
 class Site:
@@ -88,6 +104,7 @@ class Site:
         self.refuses = False  # our own credential, or a model name of the file
         self.due_at = -1.0
         self._opens_at: float | None = None
+        self._alone: Backend | None = None  # its only backend needs no ranking
         self._trusted: Selection[Backend] = Selection(generator)  # open, latest result good
         self._doubted: Selection[Backend] = Selection(generator)  # open, latest result bad
         self._starting: Selection[Backend] = Selection(generator)
@@ -116,6 +133,9 @@ class Site:
 
     def best(self, tried: Container[str], good_only: bool) -> Backend | None:
         """The best open backend, full ones last. `good_only`: none whose latest result is bad."""
+        alone = self._alone
+        if alone is not None:
+            return alone if alone.use is _OPEN and alone.name not in tried and (alone.good or not good_only) else None
         good = self._trusted.best(tried)
         if good_only or not self._doubted:
             return good
@@ -172,13 +192,14 @@ class Site:
 
     def touch(self, backend: Backend) -> None:
         """Its streams in flight have changed."""
-        if backend.use is Use.OPEN:
-            in_flight, cap = backend.slots.in_flight, backend.cap
+        if backend.use is _OPEN:
+            in_flight, cap = len(backend.slots.live), backend.cap
             free = cap - in_flight if in_flight < cap else 0
             self.free += free - backend.free
             backend.free = free
-            selection = self._trusted if backend.good else self._doubted
-            selection.offer(backend, in_flight, cap, backend.weight)
+            if self._alone is None:
+                selection = self._trusted if backend.good else self._doubted
+                selection.offer(backend, in_flight, cap, backend.weight)
         elif backend.use is not Use.OUT:
             self.judge(backend)
 
@@ -211,6 +232,9 @@ class Site:
         """It is part of this platform from now on."""
         backend.site = self
         self.backends[backend.name] = backend
+        before, self._alone = self._alone, backend if len(self.backends) == 1 else None
+        if before is not None:
+            self.judge(before)  # there is somebody to be compared with now
         self.judge(backend)
 
     def remove(self, backend: Backend) -> None:
@@ -224,6 +248,8 @@ class Site:
         withdraw(backend)
         self.permits.pop(backend.name, None)
         del self.backends[backend.name]
+        if self._alone is backend:
+            self._alone = None
 
     def recount(self) -> None:
         """The configured cap of some backend is another."""

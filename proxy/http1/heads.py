@@ -123,10 +123,11 @@ def downstream_fields(fields: Fields) -> list[bytes]:
     return lines
 
 
-def response(status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes, *, keep_alive: bool) -> bytes:
-    """A whole answer of our own."""
+def response(status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes, *, keep_alive: bool, to_head: bool = False) -> bytes:
+    """A whole answer of our own. `to_head`: the request was a HEAD, whose answer has no body."""
     parts = [status_line(status)]
     parts += [name + b": " + value + b"\r\n" for name, value in fields]
     parts.append(b"content-length: %d\r\n%s\r\n" % (len(body), b"" if keep_alive else b"connection: close\r\n"))
-    parts.append(body)
+    if not to_head:
+        parts.append(body)
     return b"".join(parts)

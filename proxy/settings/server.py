@@ -6,9 +6,9 @@ import ipaddress
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, SecretStr, model_validator
+from pydantic import BeforeValidator, SecretStr, ValidationInfo, model_validator
 
 from proxy.settings.files import NO_PAIR, is_pair, resolved, secret
 from proxy.settings.section import Section, refuse, setting
@@ -22,6 +22,16 @@ def _network(value: Any) -> Network:
         return ipaddress.ip_network(value if isinstance(value, str) else "")
     except ValueError:
         raise ValueError("must be a network such as 10.0.0.0/8, or one address") from None
+
+
+def _beside(value: Any, info: ValidationInfo) -> Path:
+    """A path to be written, from the directory of the settings file."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("must be the path of a file")
+    path = Path((info.context or {}).get("directory", "."), value)
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError("must be the path of a file in a directory that exists")
+    return path
 
 
 def _log(value: Any) -> Any:
@@ -89,8 +99,6 @@ class Traces(Section):
 class Server(Section):
     """Ports, limits, and how the server ends."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"trace"})
-
     listen: Listen = setting("where callers come in", Address("127.0.0.1", 8080), shown="127.0.0.1:8080")
     admin: Listen = setting("metrics, health, state, levers", Address("127.0.0.1", 9090), shown="127.0.0.1:9090")
     max_body_bytes: Bytes = setting("the largest request body", 64 << 20, shown="64MiB")
@@ -105,6 +113,9 @@ class Server(Section):
     )
     access_log: Annotated[str, BeforeValidator(_log), Kind("stderr, stdout, off, or a path")] = setting(
         "where the JSON line of each request goes", "stderr"
+    )
+    trace: Annotated[Path, BeforeValidator(_beside, json_schema_input_type=str), Kind("path")] | None = setting(
+        "a file that records arrivals, sizes, lanes and outcomes, never text, for `fairlane simulate --trace`", None, shown="none"
     )
 
     traces: Traces | None = setting("spans of sampled requests, by OpenTelemetry", None, shown="none are made")

@@ -109,7 +109,7 @@ def line(record: Record) -> bytes:
 class AccessLog:
     """Which requests get a line? All, save a flood of strangers: they may not fill the disk."""
 
-    def __init__(self, writer: LogWriter) -> None:
+    def __init__(self, writer: LogWriter[Record]) -> None:
         self._writer = writer
         self._allowance: float = STRANGERS_BURST
         self._counted_at = 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from policies.model import Outcome
 from proxy.telemetry import catalogue, labels
 from proxy.telemetry.exposition import Book
@@ -59,6 +61,10 @@ class Cell:
             self.prompt = book.histogram(catalogue.PROMPT, pool)
             self.slo_requests = book.counter(catalogue.SLO_REQUESTS, pool, lane)
             self.slo_met = book.counter(catalogue.SLO_MET, pool, lane)
+            self.missed = {target: book.counter(catalogue.SLO_MISSED, pool, lane, target) for target in labels.SLO_MISSES}
+            self.streamed = book.counter(catalogue.STREAMED, pool, lane)
+            self.class_ttft = [book.histogram(catalogue.CLASS_TTFT, pool, prompt) for prompt in labels.PROMPT_CLASSES]
+            self.class_seconds = [book.histogram(catalogue.CLASS_REQUEST_S, pool, prompt) for prompt in labels.PROMPT_CLASSES]
             self.retries = {result: book.counter(catalogue.RETRIES, pool, result) for result in labels.RETRY_RESULTS}
 
     def ended(self, outcome: Outcome, status: int) -> Counter:
@@ -76,6 +82,14 @@ class Cell:
             account = self._accounts[platform] = Account(self._book, self.pool, self.lane, platform)
         return account
 
+    def measure(self, record: Record) -> None:
+        """How long did prompts of this length take? To the first token, and to the end of a whole answer."""
+        prompt = bisect_left(labels.PROMPT_EDGES_TOKENS, record.tokens_in)
+        if record.first_token_at is not None:
+            self.class_ttft[prompt].observe(record.first_token_at - record.received_at)
+        if record.outcome is Outcome.OK:
+            self.class_seconds[prompt].observe(record.ended_at - record.received_at)
+
     def judge(self, record: Record, tpot_s: float | None) -> bool:
         """Counts a request of the pool against its SLO. True: it met every target.
 
@@ -88,9 +102,12 @@ class Cell:
         if record.outcome is not Outcome.OK:
             if not _callers_own(record) and (late or record.outcome not in (Outcome.CLIENT_GONE, Outcome.CANCELLED)):
                 self.slo_requests.n += 1
+                self.missed[labels.SLO_TTFT if record.outcome in (Outcome.CLIENT_GONE, Outcome.CANCELLED) else labels.SLO_UNANSWERED].n += 1
             return False
         self.slo_requests.n += 1
-        if late or (self.slo_tpot_s is not None and tpot_s is not None and tpot_s > self.slo_tpot_s):
+        slow = self.slo_tpot_s is not None and tpot_s is not None and tpot_s > self.slo_tpot_s
+        if late or slow:
+            self.missed[labels.SLO_TTFT if late else labels.SLO_TPOT].n += 1
             return False
         self.slo_met.n += 1
         return True

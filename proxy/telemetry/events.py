@@ -14,6 +14,7 @@ from proxy import clock
 from proxy.telemetry.access_log import encode
 from proxy.telemetry.log_writer import LogWriter
 from proxy.telemetry.recent import Recent
+from proxy.telemetry.record import Record
 
 GOOD_OR_USUAL = frozenset({"recovered", "failed_back", "ramping", "proving", "resting"})
 _WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -23,7 +24,11 @@ class ProcessLog:
     """The operator's log. Values must never be secrets; every line has time, level and event."""
 
     def __init__(
-        self, writer: LogWriter, wall: Callable[[], float] = clock.wall, now: Callable[[], float] = clock.now, recent: Recent | None = None
+        self,
+        writer: LogWriter[Record],
+        wall: Callable[[], float] = clock.wall,
+        now: Callable[[], float] = clock.now,
+        recent: Recent | None = None,
     ) -> None:
         self._writer = writer
         self._wall = wall

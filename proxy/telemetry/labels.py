@@ -80,6 +80,16 @@ RETRY_FAILED = "failed"
 RETRY_DENIED = "denied"  # the attempts or the wait ran out, or no other backend was there
 RETRY_RESULTS = (RETRY_OK, RETRY_FAILED, RETRY_DENIED)
 
+# Prompt length in tokens, by its upper edge; the last class has none.
+PROMPT_EDGES_TOKENS = (512, 2048, 8192)
+PROMPT_CLASSES = ("1-512", "513-2048", "2049-8192", "8193+")
+
+# Which promise a request missed: first token late, tokens slow, or no whole answer at all.
+SLO_TTFT = "ttft"
+SLO_TPOT = "tpot"
+SLO_UNANSWERED = "unanswered"
+SLO_MISSES = (SLO_TTFT, SLO_TPOT, SLO_UNANSWERED)
+
 # What a caller was waiting for when it left; `intake`: it had not sent its request to the end.
 DISCONNECT_PHASES = ("intake", "queued", "first_token", "streaming", "unary")
 

@@ -12,9 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from itertools import groupby
-from typing import NamedTuple
-
-from proxy.telemetry.record import Record
+from typing import Generic, NamedTuple, TypeVar
 
 LINES_MAX = 10_000  # access log lines held at once: a second of a busy server, some 5 MB
 NOTICES_MAX = 1_000  # process log lines held beyond those: a flood of requests must not push out the reason for it
@@ -45,21 +43,19 @@ class _Switch(NamedTuple):
     sink: Sink | None
 
 
-Item = Record | bytes | _Switch
+R = TypeVar("R")
 
 
-class LogWriter:
-    """One queue and one thread for both logs, so that lines never cut into one another."""
+class LogWriter(Generic[R]):
+    """One queue and one thread for both logs, so that lines never cut into one another. `line` makes a line of what is put."""
 
-    def __init__(
-        self, sink: Sink | None, line: Callable[[Record], bytes], *, lines_max: int = LINES_MAX, notices: Sink | None = None
-    ) -> None:
+    def __init__(self, sink: Sink | None, line: Callable[[R], bytes], *, lines_max: int = LINES_MAX, notices: Sink | None = None) -> None:
         self._sink = sink
         self._on = sink is not None
         self._line = line
         self._lines_max = lines_max
         self._notices = notices or Sink(STDERR)
-        self._items: deque[Item] = deque()
+        self._items: deque[R | bytes | _Switch] = deque()
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._given_up = 0  # by the loop's thread
@@ -79,7 +75,12 @@ class LogWriter:
         """Counts a line that the caller decided not to put."""
         self._given_up += 1
 
-    def put(self, record: Record) -> None:
+    @property
+    def on(self) -> bool:
+        """Does anybody want lines?"""
+        return self._on
+
+    def put(self, record: R) -> None:
         """One line of the access log. Never blocks; counts the line as dropped if too many are waiting."""
         if not self._on:
             return
@@ -122,10 +123,10 @@ class LogWriter:
                 self._turn_to(None)
                 return
 
-    def _batch(self) -> list[Item]:
+    def _batch(self) -> list[R | bytes | _Switch]:
         return [self._items.popleft() for _ in range(min(BATCH_LINES, len(self._items)))]
 
-    def _write(self, items: list[Item]) -> None:
+    def _write(self, items: list[R | bytes | _Switch]) -> None:
         for kind, group in groupby(items, type):
             if kind is _Switch:
                 for item in group:
@@ -133,7 +134,7 @@ class LogWriter:
             elif kind is bytes:
                 self._write_all(self._notices, [item for item in group if isinstance(item, bytes)])
             elif self._sink is not None:
-                self._write_all(self._sink, [self._line(item) for item in group if isinstance(item, Record)])
+                self._write_all(self._sink, [self._line(item) for item in group if not isinstance(item, bytes | _Switch)])
 
     def _turn_to(self, sink: Sink | None) -> None:
         if self._sink is not None and self._sink.owned:

@@ -45,6 +45,8 @@ class Rent:
         self._per_s = per_hour / 3600.0 * len(caps)
         self._slot_per_s = {backend: per_hour / 3600.0 / cap for backend, cap in caps.items() if cap > 0}
         self._first = first
+        if self._per_s:
+            self._cost(first)  # there from the start, also where no pool uses the platform
         self._owed.pop(first, None)
 
     def held(self, pool: str, backend: str, seconds: float) -> None:

@@ -7,18 +7,18 @@ additions. One call, `finish`, ends each request: its counters, its tokens, its 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from policies.dispatcher.state import Event, PlatformRefuses, State
 from policies.failover import FailedBack, FailedOver
-from policies.model import Lease, Outcome, Plan, PoolPlan
+from policies.model import Lease, Outcome, PoolPlan
 from proxy.telemetry import catalogue, labels
 from proxy.telemetry.access_log import AccessLog
 from proxy.telemetry.cells import BackendCell, Cell
 from proxy.telemetry.exposition import Book, header, sample
+from proxy.telemetry.inventory import Inventory, file_gauges
 from proxy.telemetry.log_writer import LogWriter
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.record import Record
@@ -27,20 +27,11 @@ from proxy.telemetry.tallies import Counter, Histogram
 from proxy.telemetry.view import gauges
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """What there is to count, out of the file: the plan, and what a plan does not hold. What is missing has no target, or no price."""
-
-    plan: Plan
-    slo_tpot_s: Mapping[str, float] = field(default_factory=dict)  # by pool
-    prices: Mapping[str, Price] = field(default_factory=dict)  # by platform
-
-
 class Telemetry:
     """All metrics of one process. Not thread-safe: to be called on the event loop's thread. No call waits for anything."""
 
     def __init__(
-        self, inventory: Inventory, log: LogWriter, *, now: float, wall: float, version: str, recent: Recent | None = None
+        self, inventory: Inventory, log: LogWriter[Record], *, now: float, wall: float, version: str, recent: Recent | None = None
     ) -> None:
         self._book = Book()
         self._log = log
@@ -52,6 +43,7 @@ class Telemetry:
         self._nowhere = self._cell("", "")
         self._disconnects = {phase: self._book.counter(catalogue.DISCONNECTS, phase) for phase in labels.DISCONNECT_PHASES}
         self._overheads = {phase: self._book.histogram(catalogue.OVERHEAD, phase) for phase in labels.OVERHEAD_PHASES}
+        self.loop_lag = self._book.histogram(catalogue.LOOP_LAG).observe
         self._dropped = self._book.counter(catalogue.LOG_DROPPED)
         self._smoke_ok: dict[str, bool] = {}  # by platform
         self._reload_ok = True
@@ -81,6 +73,8 @@ class Telemetry:
 
     def _finish_in_pool(self, cell: Cell, record: Record) -> None:
         cell.prompt.observe(record.tokens_in)
+        cell.measure(record)
+        cell.streamed.n += record.streamed
         tpot_s = record.tpot_s
         met = cell.judge(record, tpot_s)
         if tpot_s is not None:
@@ -164,6 +158,7 @@ class Telemetry:
     def reconfigure(self, inventory: Inventory, now: float) -> None:
         """Counts for this file from now on. Series that remain go on; a histogram whose boundaries change begins anew."""
         plan = inventory.plan
+        self._inventory = inventory
         for pool in plan.pools:
             self._bind(pool, inventory)
         for platform_plan in plan.platforms:
@@ -178,6 +173,7 @@ class Telemetry:
         tpot_bounds = _with_targets(catalogue.TPOT_S, inventory.slo_tpot_s.values())
         for metric, bounds in (
             (catalogue.TTFT, ttft_bounds),
+            (catalogue.CLASS_TTFT, ttft_bounds),
             (catalogue.BACKEND_TTFT, ttft_bounds),
             (catalogue.TPOT, tpot_bounds),
             (catalogue.ITL, tpot_bounds),
@@ -215,7 +211,9 @@ class Telemetry:
         for rent in self._rents.values():
             rent.settle(now)
         self._dropped.n = self._log.dropped
-        return "".join([*self._book.text(), *gauges(state), *self._own_gauges()]).encode() + generate_latest(self._process)
+        return "".join([*self._book.text(), *gauges(state), *file_gauges(self._inventory), *self._own_gauges()]).encode() + generate_latest(
+            self._process
+        )
 
     def _own_gauges(self) -> Iterator[str]:
         yield header(catalogue.RELOAD_OK) + sample(catalogue.RELOAD_OK, (), int(self._reload_ok))

@@ -36,6 +36,7 @@ def _readings(state: State) -> Iterator[tuple[Metric, Values]]:
     lanes = [((name, lane), seen) for name, pool in pools for lane, seen in pool.lanes.items()]
     yield catalogue.QUEUE_WAITING, ((labels, lane.waiting) for labels, lane in lanes)
     yield catalogue.QUEUE_OLDEST, ((labels, lane.oldest_s) for labels, lane in lanes)
+    yield catalogue.QUEUE_MAX_WAIT, ((labels, lane.max_wait_s) for labels, lane in lanes)
     yield catalogue.QUEUE_PLACES, (((name,), pool.places) for name, pool in pools)
     yield catalogue.QUEUE_BYTES, [((), state.waiting_bytes)]
     yield catalogue.RETRIES_IN_FLIGHT, [((), state.retries)]

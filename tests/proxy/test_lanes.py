@@ -136,7 +136,8 @@ async def test_two_lanes_at_twice_the_capacity() -> None:
             fast = [answer for key, answer in got if key == "sk-A"]
             slow = [answer for key, answer in got if key == "sk-B"]
             assert {status for status, _ in fast} == {200}, "every fast caller is answered"
-            assert sorted(ttft_s for _, ttft_s in fast)[int(len(fast) * 0.98)] < 0.7
+            waits = [sorted(ttft_s for status, ttft_s in lane if status == 200) for lane in (fast, slow)]
+            assert waits[0][int(len(waits[0]) * 0.95)] < waits[1][len(waits[1]) // 2], "nearly all fast begin before half of the slow"
             answered = sum(status == 200 and ttft_s < 1.0 for _, (status, ttft_s) in got)
             capacity = 6.0 * slots / (0.01 + tokens * tpot_s)
             assert answered > 0.75 * capacity, "little of the capacity is lost"

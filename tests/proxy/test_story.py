@@ -445,3 +445,45 @@ async def test_a_stalled_reader_stops_the_backend_and_memory_stays_bounded() -> 
         caller.close()
         await backend.all_closed()
         await proxy.at_rest()
+
+
+# --- who may ask for what ---------------------------------------------------------------------------------------------
+
+
+async def test_each_key_sees_the_models_it_may_use_and_no_others() -> None:
+    async with ScriptedBackend() as backend:
+        text = (
+            "keys: [{name: all, secret: sk-A, lane: fast}, {name: few, secret: sk-B, lane: slow, pools: [small]}]\n"
+            + f'platforms: {{p: {{probe: none, backends: {{b: {{url: "{backend.url}", max_streams: 4}}}}}}}}\n'
+            + "pools: {small: {primary: p}, large: {primary: p}}\n"
+        )
+        by_pool = "routes: [{when: {turns: '<= 1'}, pool: small}, {pool: large}]\n"
+        by_name = "routes: [{when: {model: [s, t]}, pool: small}, {when: {model: l}, pool: large}, {pool: small}]\n"
+        for routes, everything, little in ((by_pool, ["small", "large"], ["small"]), (by_name, ["s", "t", "l"], ["s", "t"])):
+            async with serving(text + routes) as proxy, await proxy.connect() as caller:
+                for key, names in (("sk-A", everything), ("sk-B", little)):
+                    answer = await caller.ask(f"GET /v1/models HTTP/1.1\r\nHost: t\r\nx-api-key: {key}\r\n\r\n".encode())
+                    assert [model["id"] for model in json.loads(answer.body)["data"]] == names
+                forbidden = await proxy.ask(
+                    b'{"model":"l","messages":[' + b'{"role":"user","content":"x"},' * 2 + b'{"role":"user","content":"y"}]}', key="sk-B"
+                )
+                assert (forbidden.status, forbidden.header("x-fairlane-reason")) == (403, "forbidden")
+
+
+async def test_a_file_without_keys_takes_whatever_key_an_sdk_sends() -> None:
+    async with ScriptedBackend() as backend:
+        text = one(backend).replace(TWO_LANES, "anonymous: {lane: fast}\n")
+        async with serving(text) as proxy:
+            assert (await proxy.ask(key="sk-anything")).status == 200
+
+
+async def test_health_answers_load_balancers_by_get_and_head_without_a_key() -> None:
+    async with ScriptedBackend() as backend, serving(one(backend)) as proxy, await proxy.connect() as caller:
+        await caller.send(b"HEAD /health HTTP/1.1\r\nHost: t\r\n\r\n")
+        head = await caller.head()
+        assert (head.status, head.header("content-length")) == (200, "6")
+        caller._left_of_body = 0
+        answer = await caller.ask(b"GET /health?from=lb HTTP/1.1\r\nHost: t\r\n\r\n")
+        assert (answer.status, answer.body) == (200, b"ready\n")
+        answer = await caller.ask(b"POST /health HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n")
+        assert (answer.status, answer.header("allow")) == (405, "GET, HEAD")

@@ -25,7 +25,7 @@ def record(number: int = 0, **fields: Any) -> Record:
 
 
 @contextmanager
-def writing(writer: LogWriter) -> Iterator[LogWriter]:
+def writing(writer: LogWriter[Record]) -> Iterator[LogWriter[Record]]:
     writer.start()
     try:
         yield writer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -15,10 +16,11 @@ from policies.health import HealthState
 from policies.model import BackendPlan, LanePlan, Lease, Outcome, Plan, PlatformPlan, PoolPlan
 from proxy.telemetry import catalogue, labels
 from proxy.telemetry.access_log import line
+from proxy.telemetry.inventory import Inventory
 from proxy.telemetry.log_writer import LogWriter, open_sink
 from proxy.telemetry.record import Record
 from proxy.telemetry.spend import Price
-from proxy.telemetry.telemetry import Inventory, Telemetry
+from proxy.telemetry.telemetry import Telemetry
 from proxy.telemetry.view import checks, document
 
 # Section 6 of the contract, and every label of it.
@@ -56,16 +58,35 @@ CONTRACT = {
     "config_last_reload_timestamp_seconds": "",
     "build_info": "version python",
     "log_lines_dropped_total": "",
+    # beyond the contract
+    "prompt_class_ttft_seconds": "pool prompt",
+    "prompt_class_request_seconds": "pool prompt",
+    "slo_missed_total": "pool lane target",
+    "slo_target_seconds": "pool target",
+    "streamed_requests_total": "pool lane",
+    "loop_lag_seconds": "",
+    "lane_rank": "lane",
+    "lane_share_ratio": "lane",
+    "platform_standby": "pool platform",
+    "queue_max_wait_seconds": "pool lane",
 }
+
+GAUGES_IN_SECONDS = (
+    "queue_oldest_seconds",
+    "queue_max_wait_seconds",
+    "generation_seconds",
+    "slo_target_seconds",
+    "config_last_reload_timestamp_seconds",
+)
 
 CHAT = PoolPlan("chat", ("own", "rented"), slo_ttft_s=1.0)
 BATCH = PoolPlan("batch", ("rented",))
 OWN = PlatformPlan("own", (BackendPlan("own-1", 16), BackendPlan("own-2", 16)))
 RENTED = PlatformPlan("rented", (BackendPlan("api", 40),))
-LANES = (LanePlan("fast"), LanePlan("slow"))
+LANES = (LanePlan("fast"), LanePlan("slow", share=Fraction(1, 10)))
 PLAN = Plan(LANES, (OWN, RENTED), (CHAT, BATCH))
 PRICES = {"own": Price(per_hour=1.8), "rented": Price(input_per_million=0.5, output_per_million=1.5)}
-INVENTORY = Inventory(PLAN, {"chat": 0.15}, PRICES)
+INVENTORY = Inventory(PLAN, {"chat": 0.15}, PRICES, {"chat": frozenset({"rented"})})
 
 
 def lanes(waiting: int) -> dict[str, LaneState]:
@@ -179,7 +200,7 @@ def test_every_metric_of_the_contract_is_there_with_its_labels_and_help(read: Re
         family = families[f"fairlane_{name}".removesuffix("_total")]
         assert family.documentation, name
         kind = "counter" if name.endswith("_total") else "histogram" if name.endswith(("_seconds", "_tokens")) else "gauge"
-        if name in ("queue_oldest_seconds", "generation_seconds", "config_last_reload_timestamp_seconds"):
+        if name in GAUGES_IN_SECONDS:
             kind = "gauge"
         assert family.type == kind, name
         assert family.samples, f"{name} has no series"
@@ -298,6 +319,66 @@ def test_what_counts_against_the_slo(read: Reader, fields: dict[str, Any], count
     assert read.sum("slo_tokens_total") == (fields.get("tokens_out", 10) if met else 0)
 
 
+@pytest.mark.parametrize(
+    ("fields", "target"),
+    [
+        ({"first_token_at": 11.01, "last_token_at": 11.1}, "ttft"),
+        ({"first_token_at": 11.01, "last_token_at": 15.0}, "ttft"),  # late and slow: counted once
+        ({"last_token_at": 12.0}, "tpot"),
+        ({"outcome": Outcome.QUEUE_FULL, "status": 429, "first_token_at": None, "attempts": 0}, "unanswered"),
+        ({"outcome": Outcome.TRUNCATED}, "unanswered"),
+        ({"outcome": Outcome.CLIENT_GONE, "first_token_at": None}, "ttft"),
+        ({}, None),
+        ({"outcome": Outcome.CLIENT_GONE}, None),
+    ],
+)
+def test_what_is_missed_says_which_promise_and_adds_up(read: Reader, fields: dict[str, Any], target: str | None) -> None:
+    read.telemetry.finish(served(**fields), 12.0)
+    missed = {each: read("slo_missed_total", pool="chat", lane="fast", target=each) for each in labels.SLO_MISSES}
+    assert missed == {each: int(each == target) for each in labels.SLO_MISSES}
+    assert sum(missed.values()) == read.sum("slo_requests_total") - read.sum("slo_met_total")
+
+
+@pytest.mark.parametrize(("tokens", "prompt"), [(0, 0), (512, 0), (513, 1), (2048, 1), (2049, 2), (8192, 2), (8193, 3), (1_000_000, 3)])
+def test_durations_by_prompt_length(read: Reader, tokens: int, prompt: int) -> None:
+    read.telemetry.finish(served(tokens_in=tokens), 11.2)
+    read.telemetry.finish(served(tokens_in=tokens, outcome=Outcome.QUEUE_FULL, status=429, first_token_at=None, attempts=0), 11.2)
+    name = labels.PROMPT_CLASSES[prompt]
+    assert read("prompt_class_ttft_seconds_count", pool="chat", prompt=name) == read.sum("prompt_class_ttft_seconds_count") == 1
+    assert read("prompt_class_request_seconds_sum", pool="chat", prompt=name) == pytest.approx(1.2)  # whole answers alone
+    assert read.sum("prompt_class_request_seconds_count") == 1
+
+
+def test_who_asked_for_a_stream(read: Reader) -> None:
+    read.telemetry.finish(served(), 12.0)
+    read.telemetry.finish(served(streamed=False, first_token_at=None), 12.0)
+    assert read.sum("streamed_requests_total") == read("streamed_requests_total", pool="chat", lane="fast") == 1
+    assert read.sum("requests_total") == 2
+
+
+def test_what_the_file_promised_is_there_to_compare_with(read: Reader) -> None:
+    assert [read("lane_rank", lane=lane) for lane in ("fast", "slow")] == [0, 1]
+    assert [read("lane_share_ratio", lane=lane) for lane in ("fast", "slow")] == [0, 0.1]
+    assert [read("platform_standby", pool="chat", platform=each) for each in ("own", "rented")] == [0, 1]
+    assert read("platform_standby", pool="batch", platform="rented") == 0
+    assert read("slo_target_seconds", pool="chat", target="ttft") == 1.0
+    assert read("slo_target_seconds", pool="chat", target="tpot") == 0.15
+    assert read("slo_target_seconds", pool="batch", target="ttft") == 0
+    read.telemetry.reconfigure(Inventory(Plan(LANES[:1], (OWN,), (BATCH,))), 0.0)
+    assert read.named("lane_rank").keys() == {frozenset({("lane", "fast")})}
+
+
+def test_the_loops_lag(read: Reader) -> None:
+    read.telemetry.loop_lag(0.03)
+    assert read("loop_lag_seconds_bucket", le="0.025") == 0
+    assert read("loop_lag_seconds_bucket", le="0.05") == 1
+
+
+def test_rent_without_a_pool_is_there_from_the_start() -> None:
+    read = Reader(Inventory(Plan(LANES, (OWN, RENTED), (PoolPlan("chat", ("own",)),)), prices={"rented": Price(per_hour=1.0)}))
+    assert read("cost_dollars_total", pool="", platform="rented") == 0
+
+
 def test_tokens_that_nobody_counted_are_estimates_and_nothing_produced_is_nothing(read: Reader) -> None:
     read.telemetry.finish(served(tokens_source="estimated", outcome=Outcome.CLIENT_GONE, phase="streaming"), 12.0)
     read.telemetry.finish(served(tokens_source="", tokens_out=0, outcome=Outcome.UPSTREAM_RESET, status=502), 12.0)
@@ -387,10 +468,11 @@ def test_counts_go_on_over_a_reload(read: Reader) -> None:
     observe(0.02)
     before = read.samples()
     added = PoolPlan("new", ("own",))
-    read.telemetry.reconfigure(Inventory(Plan(LANES, (OWN, RENTED), (CHAT, added)), {"chat": 0.15}, PRICES), 0.0)
+    read.telemetry.reconfigure(Inventory(Plan(LANES, (OWN, RENTED), (CHAT, added)), {"chat": 0.15}, PRICES, INVENTORY.standbys), 0.0)
     read.telemetry.reloaded(True, 1_700_000_100.0)
     after = read.samples()
-    moved = {key for key, value in before.items() if after[key] != value and key[0].startswith("fairlane_")}
+    moved = {key for key, value in before.items() if after.get(key, value) != value and key[0].startswith("fairlane_")}
+    assert {name for name, _ in before.keys() - after.keys()} == {"fairlane_platform_standby", "fairlane_slo_target_seconds"}  # batch's
     assert moved == {("fairlane_config_last_reload_timestamp_seconds", frozenset())}
     assert read("requests_total", pool="new", lane="slow", outcome="ok", code="200") == 0
     read.telemetry.finish(served(pool="batch", platform="rented", backend="api"), 12.0)  # still in flight when its pool left the file
@@ -442,6 +524,7 @@ def test_dropped_lines_are_counted() -> None:
 def gauges_of_the_state() -> Iterator[tuple[str, dict[str, str], float]]:
     yield "queue_waiting", {"pool": "chat", "lane": "fast"}, 3
     yield "queue_oldest_seconds", {"pool": "chat", "lane": "fast"}, 1.5
+    yield "queue_max_wait_seconds", {"pool": "chat", "lane": "fast"}, 4
     yield "queue_places", {"pool": "chat"}, 7
     yield "queue_bytes", {}, 900
     yield "retries_in_flight", {}, 1

@@ -114,7 +114,6 @@ MISTAKES = [
     ('server: {admin: "127.0.0.1:8080"}', "17: server.admin: must be another address than listen"),
     ("server: {drain: {grace: 3m}}", "25: server.drain.grace: must not be longer than the drain's timeout"),
     ("server: {trusted_proxies: [10.0.0.1/8]}", "28: server.trusted_proxies[0]: must be a network such as 10.0.0.0/8, or one address"),
-    ("server: {trace: x}", "10: server.trace: is not available yet"),
     ("server: 7", "9: server: must be a mapping of keys to values"),
     ("keys: {}", "1: keys: must be a list"),
     ("keys: [{name: a, lane: fast}]", '8: keys[0]: needs a secret: give one of "secret", "secret_sha256" and "secret_file"'),

@@ -1,0 +1,1 @@
+"""Which dashboards does an operator of Grafana get? Four small ones, generated from the catalogue of metrics."""

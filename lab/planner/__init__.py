@@ -1,0 +1,1 @@
+"""How much is needed, and where would a request go? Formulas, and the file's own decisions asked once."""

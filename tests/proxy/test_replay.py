@@ -1,0 +1,90 @@
+"""Do the calls of a live server replay to identical answers (S0)? The dispatcher's log is recorded under load, failures and a reload."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lab.engine.engine import Engine
+from lab.engine.faults import Fault
+from lab.simulator.replay import Log, Recording, replay
+from policies.dispatcher import Dispatcher
+from proxy import translation, wiring
+from proxy.settings.root import Settings
+from tests.proxy.serving import TWO_LANES, serving
+from tests.proxy.test_lanes import asking
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Log]]:
+    made: list[Log] = []
+
+    def recording(settings: Settings, now: float, seed: int) -> Dispatcher:
+        recorder: Any = Recording(translation.plan(settings), now, seed)
+        made.append(recorder.log)
+        return recorder  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(wiring, "dispatcher", recording)
+    yield made
+
+
+async def test_a_live_servers_calls_replay_to_identical_answers(logs: list[Log]) -> None:
+    async with (
+        Engine(slots=4, ttft_s=0.01, tpot_s=0.001).serving() as first,
+        Engine(slots=4, ttft_s=0.01, tpot_s=0.001).serving() as second,
+    ):
+        text = (
+            TWO_LANES
+            + "lanes: {fast: {max_wait: 200ms}, slow: {max_wait: 300ms, share: 10%}}\n"
+            + f'platforms: {{p: {{backends: {{a: {{url: "{first.url}", max_streams: 2}}, b: {{url: "{second.url}", max_streams: 2}}}}}}}}\n'
+            + "pools: {main: {primary: p, queue: {places: 6}}}\n"
+        )
+        async with serving(text) as proxy:
+            first.fault(Fault(fault="status", code=503, share=0.3))
+            second.fault(Fault(fault="reset", share=0.2))
+
+            async def caller(number: int) -> None:
+                for _ in range(12):
+                    try:
+                        async with asyncio.timeout(0.05 if number % 4 == 0 else 5.0):
+                            await proxy.ask(asking(20), key="sk-A" if number % 2 else "sk-B")
+                    except (TimeoutError, ConnectionError, EOFError):
+                        pass  # who gives up is part of it
+
+            callers = asyncio.gather(*map(caller, range(12)))
+            await proxy.until(lambda: len(logs[0].calls) > 150, 20.0)
+            proxy.file.write_text(proxy.file.read_text().replace("places: 6", "places: 3"))
+            assert (await proxy.fairlane.reload()).ok
+            assert (await proxy.admin("/-/drain/a", "POST"))[0] == 200
+            await callers
+            await proxy.at_rest()
+    log = pickle.loads(pickle.dumps(logs[0]))
+    names = {call.name for call in log.calls}
+    assert {"arrive", "give_back", "first_token", "again", "leave", "tick", "reconfigure", "drain"} <= names
+    outcomes = {answer.outcome for call in log.calls for answer in call.answers}
+    assert {"", "queue_full"} <= outcomes
+    assert replay(log) is None
+
+
+async def test_another_seed_or_another_call_is_noticed(logs: list[Log]) -> None:
+    async with Engine(slots=4, ttft_s=0.001, tpot_s=0.001).serving() as engine:
+        text = TWO_LANES + f'platforms: {{p: {{probe: none, max_streams: 1, backends: {{b: "{engine.url}"}}}}}}\n'
+        async with serving(text + "pools: {main: {primary: p, queue: {places: 1}}}\n") as proxy:
+            await asyncio.gather(*(proxy.ask(asking(3)) for _ in range(6)))
+            await proxy.at_rest()
+    log = logs[0]
+    assert replay(log) is None
+    arrivals = [index for index, call in enumerate(log.calls) if call.name == "arrive"]
+    swapped = Log(log.plan, log.began_at, log.seed, list(log.calls))
+    del swapped.calls[arrivals[0]]
+    assert replay(swapped) is not None
+    other = replace(log.plan.platforms[0].backends[0], max_streams=2)
+    plan = replace(log.plan, platforms=(replace(log.plan.platforms[0], backends=(other,)),))
+    difference = replay(Log(plan, log.began_at, log.seed, log.calls))
+    assert difference is not None
+    assert "arrive" in difference
