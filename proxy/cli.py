@@ -81,9 +81,7 @@ def schema(json: Annotated[bool, typer.Option("--json", help="JSON is the only f
 
 @app.command()
 def smoke(
-    file: File,
-    platform: Annotated[str | None, typer.Argument(metavar="[PLATFORM]", help="only the backends of this platform")] = None,
-    json: Json = False,
+    file: File, platform: Annotated[str | None, typer.Argument(help="only this platform's backends")] = None, json: Json = False
 ) -> None:
     """Ask each backend for a few tokens, with the file's own keys and model names; 1 if one fails."""
     from proxy.smoke_command import run

@@ -303,7 +303,7 @@ REFUSALS = _counter(
     "The key has expired or was revoked, the account is out of money, or the model was renamed.",
 )
 REFUSES_US = _gauge(
-    "platform_refuses_us",
+    "platform_refusing",
     "platform",
     "1 while the platform is left alone for refusing our credential or a model name.",
     "It is asked again every minute; a new key takes a reload.",

@@ -61,7 +61,10 @@ async def test_f07_when_all_backends_fail_retries_stay_within_a_fifth(callers: i
     for each in failing:
         await each.accept()
     text = alone(
-        *(each.url for each in failing), cap=-(-callers // backends), more="probe: none, startup: 1ms,", pool=", queue: {max_wait: 500ms}"
+        *(each.url for each in failing),
+        cap=-(-callers // backends),
+        more="probe: none, startup: 1ms,",
+        pool=", queue: {max_wait: 500ms}, timeouts: {connect: 30s}",
     )
     try:
         async with serving(text) as proxy:

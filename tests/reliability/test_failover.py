@@ -257,10 +257,10 @@ async def test_f21_a_callers_deadline_is_not_its_backends_fault() -> None:
 async def test_an_expired_key_of_ours_is_nobodys_401_and_moves_the_metric_of_an_alert() -> None:
     async with ScriptedBackend(scripts.status(401)) as primary, ScriptedBackend() as standby:
         async with serving(backed(primary.url, standby.url, more="probe: none, api_key: sk-old,")) as proxy:
-            assert await proxy.metric("fairlane_platform_refuses_us", platform="p") == 0
+            assert await proxy.metric("fairlane_platform_refusing", platform="p") == 0
             answers = await asyncio.gather(*(proxy.ask(JS) for _ in range(8)))
             assert {answer.status for answer in answers} == {200}
-            assert await proxy.metric("fairlane_platform_refuses_us", platform="p") == 1
+            assert await proxy.metric("fairlane_platform_refusing", platform="p") == 1
             assert await proxy.metric("fairlane_platform_refusals_total", platform="p") == 1
             assert await proxy.metric("fairlane_attempts_total", backend="p-1", outcome="upstream_auth") == len(primary.requests)
             assert (await proxy.ask(JS, key="sk-nobody")).status == 401, "that one is the caller's own"

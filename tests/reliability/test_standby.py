@@ -50,7 +50,7 @@ async def test_a_cold_platform_is_smoke_tested_on_its_schedule_and_a_failure_is_
             await proxy.until(lambda: proxy.state.platforms["s"].refuses_until_at is not None)
             assert await proxy.metric("fairlane_smoke_last_successful", platform="s") == 0
             assert await proxy.metric("fairlane_smokes_total", platform="s", result="failed") == 1
-            assert await proxy.metric("fairlane_platform_refuses_us", platform="s") == 1
+            assert await proxy.metric("fairlane_platform_refusing", platform="s") == 1
             assert await proxy.metric("fairlane_requests_total") == 0, "no caller's request"
 
 
