@@ -36,7 +36,7 @@ pytest: $(VENV)/dev $(VENV)/browser $(VENV)/prometheus
 	$(BIN)/python -m pytest
 
 soak: $(VENV)/dev $(VENV)/prometheus
-	$(BIN)/python -m pytest -m soak --durations=20
+	$(BIN)/python -m pytest -m soak --durations=20 -o faulthandler_timeout=3600
 
 bench: $(VENV)/dev
 	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest tests/lab/test_bench_capacity.py
