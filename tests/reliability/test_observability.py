@@ -26,7 +26,7 @@ KEYS = (
     "keys:\n  - {name: A, secret: sk-A, lane: fast}\n  - {name: B, secret: sk-B, lane: slow}\n"
     "  - {name: C, secret: sk-C, lane: slow, models: [other]}\n"
 )
-POOL = ", queue: {places: 1, max_wait: 300ms}, timeouts: {first_token: 300ms, idle: 300ms, total: 1s}"
+POOL = ", queue: {places: 1, max_wait: 200ms}, timeouts: {first_token: 200ms, idle: 200ms, total: 700ms}"
 CONTENT = b"".join(scripts.chat_events(3))
 
 
@@ -91,7 +91,7 @@ raw(Outcome.CLIENT_TIMEOUT, post(J)[:-1], body_idle_s=0.1)
 
 async def full(proxy: Serving, backend: ScriptedBackend) -> list[asyncio.Future[Any]]:
     """The only slot is taken, and the only place by somebody of the slow lane."""
-    backend.script = [scripts.delay(0.8), scripts.ok()]
+    backend.script = [scripts.delay(0.5), scripts.ok()]
     asked: list[asyncio.Future[Any]] = [asyncio.ensure_future(proxy.ask(J))]
     await backend.seen(1)
     asked.append(asyncio.ensure_future(proxy.ask(J, key="sk-B")))
