@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from policies.failover import FailedBack, FailedOver, Ramping
+from proxy.smoke_command import run
 from tests.proxy.serving import serving
 from tests.reliability.files import alone, backed, hurry, platform, pools
 from tests.reliability.test_breaker import FAILBACK, Outage, by_path, generations, watched
@@ -105,18 +107,34 @@ async def test_requests_go_back_only_to_a_primary_that_generates(monkeypatch: py
             assert set(outage.statuses) == {200}
 
 
-async def smoke(file: Path, text: str, *arguments: str) -> tuple[int, str, str]:
-    file.write_text('server: {listen: "127.0.0.1:0", admin: "127.0.0.1:0"}\n' + text)
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-X", "dev", "-W", "error", "-m", "proxy", "smoke", str(file), *arguments,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    said, problems = await child.communicate()
-    assert child.returncode is not None
-    return child.returncode, said.decode(), problems.decode()
+Smoke = Callable[..., Awaitable[tuple[int, str, str]]]
 
 
-async def test_fairlane_smoke_asks_each_backend_by_the_files_own_names(tmp_path: Path) -> None:
+@pytest.fixture
+def smoke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Smoke:
+    """`fairlane smoke` on a file with this text: exit code, stdout, stderr. It has a loop of its own, as in a process."""
+
+    async def one(text: str, platform: str | None = None, as_json: bool = False) -> tuple[int, str, str]:
+        file = tmp_path / "f.yaml"
+        file.write_text('server: {listen: "127.0.0.1:0", admin: "127.0.0.1:0"}\n' + text)
+        code = await asyncio.to_thread(run, str(file), platform, as_json)
+        return (code, *capsys.readouterr())
+
+    return one
+
+
+async def test_fairlane_smoke_is_a_command(tmp_path: Path) -> None:
+    async with ScriptedBackend() as backend:
+        file = tmp_path / "f.yaml"
+        file.write_text(alone(backend.url))
+        command = [sys.executable, "-X", "dev", "-W", "error", "-m", "proxy", "smoke", str(file), "p", "--json"]
+        child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
+        said, problems = await child.communicate()
+        assert (child.returncode, problems) == (0, b"")
+        assert json.loads(said)["backends"][0]["backend"] == "p-1"
+
+
+async def test_fairlane_smoke_asks_each_backend_by_the_files_own_names(smoke: Smoke) -> None:
     async with ScriptedBackend() as own, ScriptedBackend() as rented, ScriptedBackend(scripts.status(401)) as broken:
         text = (
             "anonymous: {lane: fast}\nplatforms:\n"
@@ -124,7 +142,7 @@ async def test_fairlane_smoke_asks_each_backend_by_the_files_own_names(tmp_path:
             + platform("rented", rented.url, broken.url, more="probe: none, api_key: sk-CANARY, models: {small: qwen-7b, large: qwen-72b},")
             + pools("main: {primary: own, standby: rented, model: small}")
         )
-        code, said, problems = await smoke(tmp_path / "f.yaml", text)
+        code, said, problems = await smoke(text)
         assert (code, problems) == (1, "")
         good, other, bad = said.splitlines()
         assert good.startswith("ok      own own-1 small: first token after ")
@@ -132,13 +150,13 @@ async def test_fairlane_smoke_asks_each_backend_by_the_files_own_names(tmp_path:
         assert bad == "FAILED  rented rented-2 qwen-7b: status 401"
         assert "CANARY" not in said
         assert rented.requests[0].header("authorization") == "Bearer sk-CANARY"
-        code, said, _ = await smoke(tmp_path / "f.yaml", text, "own", "--json")
+        code, said, _ = await smoke(text, "own", True)
         assert (code, json.loads(said)["ok"], len(json.loads(said)["backends"])) == (0, True, 1)
-        code, _, problems = await smoke(tmp_path / "f.yaml", text, "rentd")
+        code, _, problems = await smoke(text, "rentd")
         assert code == 2 and 'did you mean "rented"' in problems
 
 
-async def test_fairlane_smoke_speaks_the_api_that_the_key_belongs_to(tmp_path: Path) -> None:
+async def test_fairlane_smoke_speaks_the_api_that_the_key_belongs_to(smoke: Smoke) -> None:
     async with ScriptedBackend() as backend:
         code, said, _ = await smoke(
             tmp_path / "f.yaml", alone(backend.url, more="probe: none, api_key: sk-x, auth: x-api-key, models: {m: claude},")
@@ -148,10 +166,10 @@ async def test_fairlane_smoke_speaks_the_api_that_the_key_belongs_to(tmp_path: P
         assert (seen.target, seen.header("x-api-key"), seen.header("anthropic-version")) == ("/v1/messages", "sk-x", "2023-06-01")
 
 
-async def test_fairlane_smoke_names_what_is_wrong_and_waits_for_the_whole_answer(tmp_path: Path) -> None:
+async def test_fairlane_smoke_names_what_is_wrong_and_waits_for_the_whole_answer(smoke: Smoke) -> None:
     cut = [scripts.head(), scripts.event("a"), scripts.fin()]
     async with ScriptedBackend() as dead, ScriptedBackend(by_path([scripts.status(404)], cut)) as cuts:
         await dead.refuse()
-        code, said, _ = await smoke(tmp_path / "f.yaml", alone(dead.url, cuts.url))
+        code, said, _ = await smoke(alone(dead.url, cuts.url))
         assert code == 1
         assert said.splitlines() == ["FAILED  p p-1 (no model): refused", "FAILED  p p-2 (no model): truncated"]
