@@ -12,7 +12,7 @@ help:
 	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
 	@echo "make demo    drives both lanes at twice what the model carries, then kills the primary"
 	@echo "make test    ruff, mypy --strict, pytest"
-	@echo "make soak    the tests that take minutes: theory, outages, scenarios under Prometheus"
+	@echo "make soak    the tests that take minutes, 20 minutes of mixed traffic (MINUTES=...), the fuzz targets"
 	@echo "make bench   that the load generator keeps up: 200 streams a second, 2,000 at once, on one core"
 	@echo "make format  puts the code into ruff's form"
 	@echo "make clean   removes $(VENV) and caches"
@@ -35,8 +35,15 @@ types: $(VENV)/dev
 pytest: $(VENV)/dev $(VENV)/browser $(VENV)/prometheus
 	$(BIN)/python -m pytest
 
+MINUTES ?= 20
+FUZZ_SECONDS ?= 120
+
 soak: $(VENV)/dev $(VENV)/prometheus
 	$(BIN)/python -m pytest -m soak --durations=20 -o faulthandler_timeout=3600
+	$(PIP) --editable '.[soak]'
+	MALLOC_ARENA_MAX=2 $(BIN)/python -m tests.reliability.soak --minutes $(MINUTES)
+	@for target in requests answers streams bodies files; do \
+	  $(BIN)/python -m tests.reliability.fuzz $$target $(FUZZ_SECONDS) || exit 1; done
 
 bench: $(VENV)/dev
 	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest tests/lab/test_bench_capacity.py

@@ -58,7 +58,7 @@ class Lobby:
         ticket.host = self._loop.create_future()
         try:
             await ticket.host
-        except asyncio.CancelledError:
+        except BaseException:  # the caller left, or whatever else ends the story here
             if isinstance(ticket.answer, Lease):  # granted in the very moment the caller left
                 self.give_back(ticket.answer, _LEFT)
             elif ticket.answer is None:

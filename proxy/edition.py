@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from policies.model import LanePlan, Plan
@@ -14,6 +14,7 @@ from proxy.http1.exchange import Limits
 from proxy.http1.heads import UpstreamHeads
 from proxy.intake import Reception
 
+MOST_HOPS = 32
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -30,6 +31,7 @@ class Backend:
     has_own_credential: bool
     address: str  # what makes it this backend and no other
     names: Mapping[str, str] | None = None  # our model names: its own
+    takes_priority: bool = False  # orders its own queue by the lane's number
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,20 @@ class Edition:
     models: Mapping[str, Sequence[str]]  # names of the catalogue, and the pools each leads to
     expose: bool
     trusted_proxies: Sequence[Network] = field(default=())
+
+    def caller_address(self, peer: str, fields: Iterable[tuple[bytes, bytes]]) -> str:
+        """Where does the caller sit? Behind trusted proxies: the right-most hop of `X-Forwarded-For` that is none of them."""
+        if not self.trusts(peer):
+            return peer
+        hops = ",".join(value.decode("latin-1") for name, value in fields if name == b"x-forwarded-for").split(",")
+        for hop in reversed(hops[-MOST_HOPS:]):
+            try:
+                peer = str(ipaddress.ip_address(hop.strip().partition("%")[0]))
+            except ValueError:
+                break  # what stands left of garbage is garbage
+            if not self.trusts(peer):
+                break
+        return peer
 
     def trusts(self, peer: str) -> bool:
         """Is what this peer says of its own callers believed?"""

@@ -120,6 +120,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     form: forms.Form | None  # of an upload
     prompt: Prompt  # what the token estimate was made of
     include_usage: bool  # a stream's usage was asked for
+    gives_priority: bool = False  # the body has a `priority`, which is not for callers to set
 
     def renamed(self, model: str) -> bytes:
         """The body with this model asked for instead, every other byte as it came."""
@@ -128,6 +129,13 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         if self.form is not None:
             return forms.replace_model(self.body, self.form, model)
         return self.body
+
+    def prioritised(self, number: int | None) -> Reading:
+        """The same with this `priority` in its JSON body, or None for none: engines order their own queue by it."""
+        if self.members is None or self.endpoint.kind is not Kind.GENERATION:
+            return self
+        body = json_spans.replace_priority(self.body, self.members, number)
+        return msgspec.structs.replace(self, body=body, members=json_spans.members(body))
 
 
 class Reception:
@@ -263,7 +271,7 @@ class Reception:
             len(body),
             zlib.crc32(prompt.opening.encode(), identity.salt),
         )
-        return Reading(request, endpoint, body, members, None, prompt, _asks_usage(fields))
+        return Reading(request, endpoint, body, members, None, prompt, _asks_usage(fields), "priority" in fields)
 
     def _refused_body(self, head: Head, endpoint: Endpoint, fields: dict[bytes, bytes], content_type: bytes) -> int | None:
         """With which status is the body refused before it comes? None: let it come."""

@@ -76,6 +76,23 @@ def value_span(body: bytes, found: Members, key: str) -> tuple[int, int] | None:
     return None
 
 
+def replace_priority(body: bytes, found: Members, number: int | None) -> bytes:
+    """`body` with this number as the top member `priority`, whatever stood there; None: with no such member."""
+    at, kept = 0, b""
+    for each, value in found.items():
+        before = _BEFORE_VALUE.match(body, at)
+        if before is None:  # cannot be, in what `members` has read
+            raise ValueError("these are not the members of this body")
+        start, at = at, before.end() + len(memoryview(value))
+        if each.text != "priority":
+            kept += body[start:at] if kept or not start else b"{" + body[start:at].lstrip(b" \t\r\n")[1:]
+    if not found:
+        at = body.index(b"{") + 1
+    if number is not None:
+        kept += b'%b"priority":%d' % (b"," if kept else b"{", number)
+    return (kept or b"{") + body[at:]
+
+
 def replace_model(body: bytes, found: Members, name: str) -> bytes:
     """`body` with this model asked for: only that value changes. Where the object has none it is put first."""
     value = msgspec.json.encode(name)

@@ -7,12 +7,13 @@ answer never looks whole: it ends in one error event, or is cut.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from policies.model import Outcome
 from proxy import clock
-from proxy.http1.exchange import Exchange
+from proxy.http1.exchange import Exchange, nowhere
 from proxy.http1.faults import BackendFault
 from proxy.sse import StreamWatcher, UnaryWatcher, Usage
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from proxy.attempt import Attempt
 
 _LAST_CHUNK = b"0\r\n\r\n"
+_DONE = re.compile(rb"data: ?\[DONE\]")
+PROGRESS_S = 300.0  # so long may nothing but comments come; looked at ten times in it, never per chunk
 
 
 class Relay:
@@ -33,6 +36,8 @@ class Relay:
         "_flowed_at",
         "_idle_s",
         "_itl",
+        "_progress_by_at",
+        "_said",
         "_stopped",
         "_total_at",
         "_usage",
@@ -44,6 +49,7 @@ class Relay:
         "error_relayed",
         "last_at",
         "outcome",
+        "why",
     )
 
     def __init__(
@@ -72,8 +78,11 @@ class Relay:
         self.error_relayed = False
         self.last_at = attempt.token_at
         self.outcome: Outcome | None = None
+        self.why = ""  # more than the outcome says, for the log
+        self._said = 0  # events with a meaning, when it was last looked
+        self._progress_by_at = self.last_at + PROGRESS_S
         self.done: asyncio.Future[None] | None = None
-        self.deadline_at = min(self.last_at + self._idle_s, total_at)
+        self.deadline_at = min(self.last_at + self._idle_s, total_at, self._look_at(self.last_at))
 
     def start(self, head: bytes) -> None:
         """Send the answer's head (without its framing) and what was held. `outcome` is set if that was all."""
@@ -156,6 +165,8 @@ class Relay:
 
     def end(self) -> None:
         self._gone()
+        if self.outcome is not None:
+            return
         if self._watcher is not None and not self._watcher.whole:
             self._finish(Outcome.TRUNCATED)
         else:
@@ -164,6 +175,8 @@ class Relay:
 
     def lost(self, fault: BackendFault) -> None:
         self._gone()
+        if self.outcome is not None:
+            return
         if self._watcher is not None and self._watcher.done:  # all was said: only the framing is missing
             self._exchange.end(_LAST_CHUNK if self._chunked else b"")
             self._finish(Outcome.OK)
@@ -175,9 +188,27 @@ class Relay:
         if at >= self._total_at:
             self._finish(Outcome.TOTAL_TIMEOUT)
             return
-        self.deadline_at = min((at if self._stopped else max(self.last_at, self._flowed_at)) + self._idle_s, self._total_at)
-        if self.deadline_at <= at:
+        idle_at = (at if self._stopped else max(self.last_at, self._flowed_at)) + self._idle_s
+        self.deadline_at = min(idle_at, self._total_at, self._look_at(at))
+        if idle_at <= at:
             self._finish(Outcome.IDLE_TIMEOUT)
+        elif self._makes_no_progress(at):
+            self.why = "no progress"
+            self._finish(Outcome.IDLE_TIMEOUT)
+
+    def _look_at(self, at: float) -> float:
+        return at + PROGRESS_S / 10 if self._watcher is not None else clock.NEVER
+
+    def _makes_no_progress(self, at: float) -> bool:
+        """Have only comments come for too long? They show that the backend lives, not that it answers."""
+        watcher = self._watcher
+        if watcher is None:
+            return False
+        said = watcher.tokens + watcher.events
+        if said != self._said or self._stopped:
+            self._said = said
+            self._progress_by_at = at + PROGRESS_S
+        return at >= self._progress_by_at
 
     # --- back-pressure --------------------------------------------------------------------------------------------
 
@@ -193,6 +224,10 @@ class Relay:
         self._flowed_at = clock.now()
         if self._connection is not None:
             self._connection.resume()
+
+    def shut(self) -> None:
+        """The caller is gone, or nothing more may reach it."""
+        self._write = nowhere
 
     # --- endings --------------------------------------------------------------------------------------------------
 
@@ -215,6 +250,7 @@ class Relay:
         if self.outcome is not None:
             return
         self.outcome = outcome
+        self._write = nowhere  # what comes before the story wakes is too late
         self.deadline_at = clock.NEVER
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
@@ -222,5 +258,5 @@ class Relay:
 
 def _before_done(piece: bytes) -> bytes:
     """No `[DONE]` follows an error: the SDKs would take the stream for whole."""
-    at = piece.rfind(b"data: [DONE]")
-    return piece if at < 0 else piece[:at]
+    done = _DONE.search(piece)
+    return piece if done is None else piece[: done.start()]

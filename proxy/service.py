@@ -268,5 +268,7 @@ class Service:
         record.method = head.method
         record.path = head.target.partition(b"?")[0].decode("latin-1")
         record.peer = exchange.peer
+        if self.edition.trusted_proxies:
+            record.peer = self.edition.caller_address(exchange.peer, head.headers)
         record.phase = "intake"
         return record

@@ -52,6 +52,7 @@ class StreamWatcher:
         "_steady",
         "done",
         "error",
+        "events",
         "finished",
         "first_token",
         "gave_up",
@@ -62,6 +63,7 @@ class StreamWatcher:
 
     def __init__(self, api: Api) -> None:
         self.first_token = False  # content, reasoning, a tool call or text has come: more than a role
+        self.events = 0  # events that said something else: with `tokens`, what tells progress from comments and pings
         self.tokens = 0  # events with content: an estimate of output tokens where no usage comes
         self.finished = False  # a finish reason has come
         self.done = False  # [DONE], message_stop, or a terminal event of the Responses API has come
@@ -163,6 +165,7 @@ class StreamWatcher:
         elif data:
             document = _decode(data)
             if document is not None:
+                self.events += document.get("type") != "ping"
                 self._inspect(self, document, data, event)
 
     def _token(self, event: bytes, key: str) -> None:

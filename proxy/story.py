@@ -229,6 +229,9 @@ class Story:
         """The head and body that this backend gets: the caller's own bytes, save what the file changes."""
         reading, head, backend = self.reading, self.exchange.head, attempt.backend
         body = reading.body
+        if reading.gives_priority or backend.takes_priority:
+            reading = reading.prioritised(reading.request.lane if backend.takes_priority else None)
+            body = reading.body
         if attempt.model is not None and attempt.model_is_ours:
             body = reading.renamed(attempt.model)
         heads = backend.messages_heads if reading.endpoint.api is Api.ANTHROPIC else backend.heads
@@ -281,7 +284,8 @@ class Story:
         if outcome is Outcome.OK and attempt.status >= 400:
             record.outcome = Outcome.UPSTREAM_STATUS
             return Ending(Verdict.NEUTRAL, Outcome.UPSTREAM_STATUS, why=f"status {attempt.status}")
-        return Ending(_AFTER_TOKEN[outcome], outcome, why=outcome.value)
+        record.why = relay.why or record.why
+        return Ending(_AFTER_TOKEN[outcome], outcome, why=relay.why or outcome.value)
 
     def _relay(self, attempt: Attempt, idle_s: float, total_at: float) -> Relay:
         record = self.record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,6 +28,7 @@ from proxy.telemetry.inventory import Inventory
 from proxy.telemetry.spend import Price
 
 SMOKE_FIRST_TOKEN_S = 30.0  # or the platform's startup: what a probe is given too
+_OWN_DESCRIPTORS = 64  # listeners, logs, the admin port, probes
 
 
 def dispatcher(settings: Settings, now: float, seed: int) -> Dispatcher:
@@ -50,11 +52,21 @@ def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEs
         lanes=translation.plan(settings).lanes,
         pools={name: _pool(name, pool, lanes) for name, pool in settings.pools.items()},
         backends=backends(settings, loop, before),
-        limits=Limits(body_bytes=settings.server.max_body_bytes),
+        limits=Limits(
+            body_bytes=settings.server.max_body_bytes,
+            connections=_caller_connections(),
+            connections_per_address=settings.server.connections_per_address,
+        ),
         models=models_served(settings),
         expose=settings.server.expose,
         trusted_proxies=settings.server.trusted_proxies,
     )
+
+
+def _caller_connections() -> int:
+    """How many callers may be connected? Each may need a second descriptor towards a backend, and some are needed for the rest."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1_000_000 if descriptors == resource.RLIM_INFINITY else max(8, (descriptors - _OWN_DESCRIPTORS) // 2)
 
 
 def reception(settings: Settings, router: Router, tokens: TokenEstimate) -> Reception:
@@ -170,6 +182,7 @@ def backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Editio
                 platform.credential is not None,
                 address,
                 platform.models,
+                platform.priority,
             )
     return built
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,8 +26,12 @@ class Limits:
     body_idle_s: float = 10.0
     body_s: float = 120.0
     keep_alive_s: float = 75.0
-    write_stall_s: float = 30.0
+    write_stall_s: float = 30.0  # nothing read of what we hold for it
+    write_slow_bps: int = 64  # less than this many bytes a second ...
+    write_slow_s: float = 60.0  # ... for this long
     linger_s: float = 1.0
+    connections: int = 1_000_000  # of all callers
+    connections_per_address: int | None = None
 
 
 class Service(Protocol):
@@ -43,10 +48,11 @@ class Service(Protocol):
 
 
 class Valve(Protocol):
-    """What feeds an exchange: stopped while the caller does not read."""
+    """What feeds an exchange: stopped while the caller does not read, shut when it is gone."""
 
     def stop(self) -> None: ...
     def flow(self) -> None: ...
+    def shut(self) -> None: ...
 
 
 class Cancellable(Protocol):
@@ -83,7 +89,7 @@ class Exchange:
         self.valve: Valve | None = None
         self.started = False  # bytes of an answer have gone out
         self.stalled = False  # the caller stopped reading, and was given up
-        self.write = connection.transport.write
+        self.write: Callable[[bytes], None] = connection.transport.write
 
     @property
     def peer(self) -> str:
@@ -126,4 +132,15 @@ class Exchange:
 
     def abort(self) -> None:
         """Close now; what was not yet sent is lost."""
+        self.leave()
         self.connection.transport.abort()
+
+    def leave(self) -> None:
+        """Nobody is there any more: what is still written goes nowhere. (uvloop's transports raise once they are closed.)"""
+        self.write = nowhere
+        if self.valve is not None:
+            self.valve.shut()
+
+
+def nowhere(_: bytes) -> None:
+    """What is written here is not wanted any more."""

@@ -37,6 +37,7 @@ _OURS_UPSTREAM = HOP_BY_HOP | {
     b"x-request-id",
 }
 _OURS_DOWNSTREAM = HOP_BY_HOP | {b"content-length", b"set-cookie", b"set-cookie2", b"x-request-id", b"server-timing"}
+_ABOUT_THE_CALLER = frozenset([b"forwarded", b"x-real-ip", b"true-client-ip"])
 _MEMO_MAX = 4096
 
 REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -48,7 +49,7 @@ _DROPPED, _PASSES, _IF_TRUSTED = range(3)
 def _treatment(name: bytes) -> int:
     if name in _OURS_UPSTREAM or b"_" in name or name.startswith(b"x-fairlane-"):
         return _DROPPED
-    if name == b"forwarded" or name.startswith(b"x-forwarded-"):
+    if name in _ABOUT_THE_CALLER or name.startswith(b"x-forwarded-"):
         return _IF_TRUSTED  # where the caller is: believed from trusted proxies only
     return _PASSES
 

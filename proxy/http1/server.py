@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections import deque
+from collections import Counter, deque
 from typing import Any, NoReturn
 
 import httptools
@@ -43,11 +43,17 @@ class Door:
         self.loop = loop
         self.deadlines = deadlines
         self.connections: set[Connection] = set()
+        self.addresses: Counter[str] = Counter()  # connections by the caller's address
         self.draining = False
 
     def connection(self) -> Connection:
         """A protocol for a caller who has just connected."""
         return Connection(self)
+
+    def has_room(self, address: str) -> bool:
+        """May one more connection from there come in? So that callers who only hold connections cannot use up the descriptors."""
+        most = self.limits.connections_per_address
+        return len(self.connections) < self.limits.connections and (most is None or self.addresses[address] < most)
 
     def drain(self) -> None:
         """From now on each answer closes its connection; idle ones close at once."""
@@ -58,6 +64,8 @@ class Door:
     def abort(self) -> None:
         """Close everything, whatever is going on."""
         for connection in list(self.connections):
+            if connection.current is not None:
+                connection.current.leave()
             connection.transport.abort()
 
 
@@ -92,7 +100,9 @@ class Connection(asyncio.Protocol):
         self._body_by_at = NEVER
         self._upgrade = False
         self._own_body_left = 0  # behind an ignored upgrade llhttp reads no body: we do
+        self._writing_paused = False  # the caller does not read: nothing more is answered until it does
         self._unsent_bytes = 0
+        self._stalls = 0  # how often in a row it has read next to nothing between two looks
 
     # --- asyncio's side -------------------------------------------------------------------------------------------
 
@@ -101,7 +111,12 @@ class Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else ""
+        if not self.door.has_room(self.peer):
+            self.phase = Phase.CLOSED
+            self.transport.abort()
+            return
         self.door.connections.add(self)
+        self.door.addresses[self.peer] += 1
         self.door.deadlines.watch(self)
         self.deadline_at = self.door.loop.time() + self.limits.head_s
 
@@ -117,22 +132,30 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.phase = Phase.CLOSED
-        self.door.connections.discard(self)
+        if self in self.door.connections:
+            self.door.connections.discard(self)
+            self.door.addresses[self.peer] -= 1
+            if not self.door.addresses[self.peer]:
+                del self.door.addresses[self.peer]
         self.door.deadlines.forget(self)
         self._parser = None  # it holds bound methods of ours: the circle is broken here
         self._held.clear()
         self._left()
 
     def pause_writing(self) -> None:
-        self._unsent_bytes = self.transport.get_write_buffer_size()
-        self.deadline_at = self.door.loop.time() + self.limits.write_stall_s
+        self._writing_paused = True
+        self._await_reader()
         if self.current is not None and self.current.valve is not None:
             self.current.valve.stop()
 
     def resume_writing(self) -> None:
-        if self.phase is Phase.BUSY:
-            self.deadline_at = NEVER
-        if self.current is not None and self.current.valve is not None:
+        self._writing_paused = False
+        if self.phase is not Phase.BUSY:
+            return
+        self.deadline_at = NEVER
+        if self.current is None:  # what stands behind was not taken up while nobody read
+            self._advance()
+        elif self.current.valve is not None:
             self.current.valve.flow()
 
     def overdue(self, at: float) -> None:
@@ -143,14 +166,23 @@ class Connection(asyncio.Protocol):
         if self.phase is Phase.IDLE or self.phase is Phase.LINGER:
             self._close()
             return
-        unsent_bytes = self.transport.get_write_buffer_size()
-        if unsent_bytes < self._unsent_bytes:  # it reads, slowly
+        limits, unsent_bytes = self.limits, self.transport.get_write_buffer_size()
+        read_bytes = self._unsent_bytes - unsent_bytes
+        self._stalls = self._stalls + 1 if read_bytes < limits.write_slow_bps * limits.write_stall_s else 0
+        if read_bytes > 0 and self._stalls * limits.write_stall_s < limits.write_slow_s:  # it reads, slowly
             self._unsent_bytes = unsent_bytes
-            self.deadline_at = at + self.limits.write_stall_s
+            self.deadline_at = at + limits.write_stall_s
             return
         if self.current is not None:
             self.current.stalled = True
+            self.current.leave()
         self.transport.abort()
+
+    def _await_reader(self) -> None:
+        """Bytes of ours wait for the caller to read: from now on it is looked at how fast it does."""
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._stalls = 0
+        self.deadline_at = self.door.loop.time() + self.limits.write_stall_s
 
     @property
     def reading(self) -> Exchange | None:
@@ -333,6 +365,8 @@ class Connection(asyncio.Protocol):
         """Take up what stands behind, in order. A loop, not a recursion: a thousand may be answered at once."""
         self._advancing = True
         while self.current is None and self.phase is not Phase.LINGER and self.phase is not Phase.CLOSED:
+            if self._writing_paused:  # answers may not pile up: the phase stays as it is, and what comes is held
+                break
             if self._waiting:
                 self.current = exchange = self._waiting.popleft()
                 if self.door.service.admit(exchange):
@@ -354,7 +388,7 @@ class Connection(asyncio.Protocol):
                 break
             self._feed(b"".join(held))
         self._advancing = False
-        if self._reading_paused and self._held_bytes <= self.limits.read_ahead_bytes:
+        if self._reading_paused and not self._writing_paused and self._held_bytes <= self.limits.read_ahead_bytes:
             self._reading_paused = False
             self.transport.resume_reading()
 
@@ -371,8 +405,10 @@ class Connection(asyncio.Protocol):
         exchange, self.current = self.current, None
         self._incoming = None
         self._waiting.clear()
-        if exchange is not None and exchange.task is not None:
-            exchange.task.cancel()
+        if exchange is not None:
+            exchange.leave()
+            if exchange.task is not None:
+                exchange.task.cancel()
 
     def _linger(self) -> None:
         """Shut for writing and read off the rest, so that the answer is not lost to a reset; then close."""
@@ -398,8 +434,7 @@ class Connection(asyncio.Protocol):
 
     def _close(self) -> None:
         self.phase = Phase.CLOSED
-        self._unsent_bytes = 0
-        self.deadline_at = self.door.loop.time() + self.limits.write_stall_s  # what is still to be sent has that long
+        self._await_reader()  # what is still to be sent goes out first
         self.transport.close()
 
 

@@ -13,7 +13,7 @@ from proxy.settings.document import Substituted, core_scalar
 from proxy.settings.files import NO_PAIR, is_authority, is_pair, secret_in
 from proxy.settings.section import Section, refuse, rivals, setting
 from proxy.settings.server import File, Secret
-from proxy.settings.values import BackendUrl, ExactSeconds, Kind, Name, Number, Rate, Timeout, VariableText
+from proxy.settings.values import BackendUrl, ExactSeconds, Flag, Kind, Name, Number, Rate, Timeout, VariableText
 
 STREAMS_MAX = 1_000_000
 # What Fairlane itself writes or must not send on: framing, hop-by-hop, and the host.
@@ -150,6 +150,10 @@ class Platform(Section):
     )
     models: Annotated[Mapping[str, str] | None, Kind("mapping of our names to theirs")] = setting(
         "the models it serves, our name: theirs; what is not listed is not served", None, shown="every model, by the name asked for"
+    )
+    priority: Flag = setting(
+        "true: send the lane's number as the body's `priority` (vLLM with --scheduling-policy priority); a caller's own is removed anyway",
+        False,
     )
     startup_s: Timeout = setting("how long loading a model may take: until then refused connections are no failures", 60.0, shown="60s")
     smoke_s: Timeout | None = setting(

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, SecretStr, ValidationInfo, model_validator
 
 from proxy.settings.files import NO_PAIR, is_pair, resolved, secret
 from proxy.settings.section import Section, refuse, setting
-from proxy.settings.values import Address, BackendUrl, Bytes, Flag, Kind, Listen, Seconds, Share
+from proxy.settings.values import Address, BackendUrl, Bytes, Flag, Kind, Listen, Seconds, Share, Whole
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -107,6 +107,9 @@ class Server(Section):
     tls: ServerTls | None = setting("serve callers over TLS", None, shown="plain HTTP")
     trusted_proxies: Annotated[tuple[Trusted, ...], Kind("list of networks")] = setting(
         "networks whose X-Forwarded-For is believed", (), shown="[]"
+    )
+    connections_per_address: Whole | None = setting(
+        "the most connections from one address at a time; more are closed at once", None, shown="no limit but the descriptors'", ge=1
     )
     admin_token: Secret | None = setting(
         "what `Authorization: Bearer` must present to pull a lever of the admin port", None, shown="levers answer loopback addresses only"

@@ -1,47 +1,25 @@
-"""Which files do the cases use, and how is time made shorter? Small files in the order of the catalogue's words."""
+"""Which files do the cases run under?"""
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Sequence
-from typing import Any
-
-import pytest
-
-from policies.health import HealthRules
 from tests.proxy.serving import TWO_LANES
+from tests.wire import ScriptedBackend
 
 
-def platform(name: str, *urls: str, cap: int = 8, more: str = "probe: none,") -> str:
-    """One platform; its backends are named NAME-1, NAME-2 and so on."""
-    listed = ", ".join(f'"{url}"' for url in urls)
-    return f"  {name}: {{{more} max_streams: {cap}, backends: [{listed}]}}\n"
+def one(backend: ScriptedBackend, cap: int = 4, more: str = "", pool: str = "", keys: str = TWO_LANES) -> str:
+    """One backend, asked once: what it does is what the caller gets."""
+    return (
+        keys
+        + f'platforms: {{p: {{probe: none, {more} backends: {{b: {{url: "{backend.url}", max_streams: {cap}}}}}}}}}\n'
+        + f"pools: {{main: {{primary: p, retries: {{attempts: 1}}{pool}}}}}\n"
+    )
 
 
-def pools(*bodies: str) -> str:
-    return "pools:\n" + "".join(f"  {body}\n" for body in bodies)
-
-
-def alone(*urls: str, cap: int = 8, more: str = "probe: none,", pool: str = "") -> str:
-    """One platform, p, in one pool, main."""
-    return TWO_LANES + "platforms:\n" + platform("p", *urls, cap=cap, more=more) + pools(f"main: {{primary: p{pool}}}")
-
-
-def backed(
-    first: str | Sequence[str], second: str, *, cap: int = 8, more: str = "probe: none,", behind: str = "probe: none,", pool: str = ""
-) -> str:
-    """A primary p and a standby s in one pool, main."""
-    urls = [first] if isinstance(first, str) else first
-    both = platform("p", *urls, cap=cap, more=more) + platform("s", second, cap=cap, more=behind)
-    return TWO_LANES + "platforms:\n" + both + pools(f"main: {{primary: p, standby: s{pool}}}")
-
-
-def hurry(monkeypatch: pytest.MonkeyPatch, **rules: Any) -> None:
-    """Backends are judged by these rules instead of the defaults: the same machine on a shorter clock."""
-    monkeypatch.setattr("policies.dispatcher.migration.HealthRules", functools.partial(HealthRules, **rules))
-
-
-def events(log: str) -> list[str]:
-    """The names of the process log's events, in order."""
-    return re.findall(r'"event":"(\w+)"', log)
+def two(primary: ScriptedBackend, standby: ScriptedBackend, cap: int = 8, pool: str = "", more: str = "") -> str:
+    """A primary and a standby."""
+    return (
+        TWO_LANES
+        + f'platforms:\n  p: {{probe: none, {more} backends: {{b: {{url: "{primary.url}", max_streams: {cap}}}}}}}\n'
+        + f'  s: {{probe: none, backends: {{c: {{url: "{standby.url}", max_streams: {cap}}}}}}}\n'
+        + f"pools: {{main: {{primary: p, standby: s{pool}}}}}\n"
+    )

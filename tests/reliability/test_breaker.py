@@ -10,7 +10,7 @@ import pytest
 
 from policies.failover import FailedBack, FailedOver, Ramping
 from tests.proxy.serving import Serving, serving
-from tests.reliability.files import alone, backed, hurry
+from tests.reliability.shapes import alone, backed, hurry
 from tests.wire import JS, Exchange, ScriptedBackend, post, scripts
 from tests.wire.backend import Step
 

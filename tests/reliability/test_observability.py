@@ -18,7 +18,7 @@ import pytest
 from policies.model import Outcome
 from proxy.telemetry import catalogue
 from tests.proxy.serving import Serving, serving
-from tests.reliability.files import alone, backed
+from tests.reliability.shapes import alone, backed
 from tests.wire import JS, J, ScriptedBackend, ev, eventually, post, scripts
 from tests.wire.backend import Script
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.proxy.serving import SERVER, Serving, serving
-from tests.reliability.files import alone, backed
+from tests.reliability.shapes import alone, backed
 from tests.wire import JS, ScriptedBackend, eventually, post, scripts
 
 CONTENT = b"".join(scripts.chat_events(3))

@@ -13,7 +13,7 @@ import pytest
 from policies.failover import FailedBack, FailedOver, Ramping
 from proxy.smoke_command import run
 from tests.proxy.serving import serving
-from tests.reliability.files import alone, backed, hurry, platform, pools
+from tests.reliability.shapes import alone, backed, hurry, platform, pools
 from tests.reliability.test_breaker import FAILBACK, Outage, by_path, generations, watched
 from tests.wire import JS, ScriptedBackend, scripts
 
@@ -158,9 +158,7 @@ async def test_fairlane_smoke_asks_each_backend_by_the_files_own_names(smoke: Sm
 
 async def test_fairlane_smoke_speaks_the_api_that_the_key_belongs_to(smoke: Smoke) -> None:
     async with ScriptedBackend() as backend:
-        code, said, _ = await smoke(
-            tmp_path / "f.yaml", alone(backend.url, more="probe: none, api_key: sk-x, auth: x-api-key, models: {m: claude},")
-        )
+        code, said, _ = await smoke(alone(backend.url, more="probe: none, api_key: sk-x, auth: x-api-key, models: {m: claude},"))
         assert (code, said.startswith("ok      p p-1 claude: ")) == (0, True), said
         (seen,) = backend.requests
         assert (seen.target, seen.header("x-api-key"), seen.header("anthropic-version")) == ("/v1/messages", "sk-x", "2023-06-01")

@@ -35,6 +35,7 @@ class Seen:
         self.first_byte_at: float | None = None
         self.last_byte_at: float | None = None
         self.close_seen_at: float | None = None
+        self.finished_at: float | None = None  # the script came to its end, or was cancelled
 
     def header(self, name: str) -> str | None:
         """The first value of a header, or None."""
@@ -203,6 +204,7 @@ class Connection(asyncio.Protocol):
             self.backend.problems.append(problem)
             exchange.rst()
         finally:
+            exchange.request.finished_at = time.monotonic()
             self._exchange = None
             self._rest()
             self.backend.changed()
