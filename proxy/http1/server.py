@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import fcntl
+import sys
+import termios
 from collections import Counter, deque
 from typing import Any, NoReturn
 
@@ -166,7 +169,7 @@ class Connection(asyncio.Protocol):
         if self.phase is Phase.IDLE or self.phase is Phase.LINGER:
             self._close()
             return
-        limits, unsent_bytes = self.limits, self.transport.get_write_buffer_size()
+        limits, unsent_bytes = self.limits, self._untaken_bytes()
         read_bytes = self._unsent_bytes - unsent_bytes
         self._stalls = self._stalls + 1 if read_bytes < limits.write_slow_bps * limits.write_stall_s else 0
         if read_bytes > 0 and self._stalls * limits.write_stall_s < limits.write_slow_s:  # it reads, slowly
@@ -180,9 +183,19 @@ class Connection(asyncio.Protocol):
 
     def _await_reader(self) -> None:
         """Bytes of ours wait for the caller to read: from now on it is looked at how fast it does."""
-        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._unsent_bytes = self._untaken_bytes()
         self._stalls = 0
         self.deadline_at = self.door.loop.time() + self.limits.write_stall_s
+
+    def _untaken_bytes(self) -> int:
+        """What the caller has not taken yet: ours, and what the kernel holds. Its megabytes would hide for minutes who reads slowly."""
+        held_bytes = self.transport.get_write_buffer_size()
+        sock = self.transport.get_extra_info("socket")
+        try:
+            queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)) if sock is not None else bytes(4)
+        except OSError:
+            return held_bytes
+        return held_bytes + int.from_bytes(queued, sys.byteorder)
 
     @property
     def reading(self) -> Exchange | None:

@@ -27,7 +27,7 @@ CAP = 16
 SLOPE_BYTES_PER_REQUEST = 20.0  # reliability targets Q13
 SLACK = 5  # Q14
 DRIFT = 1.2  # of the last third's p99 against the first's
-SETTLE_REQUESTS = 10_000  # warm-up: caches, memos, the allocator
+SETTLE_REQUESTS = 15_000  # warm-up: caches, memos, the allocator
 SAMPLES = 60
 
 
@@ -104,7 +104,7 @@ async def rest(proxy: Processed) -> str:
 async def soak(minutes: float, at_once: int, settle_requests: int = SETTLE_REQUESTS, seed: int = 1) -> Report:
     """The whole of it."""
     async with ScriptedBackend(named=Storm.SCRIPTS) as backend:
-        text = one(backend, cap=CAP, pool=", queue: {places: 400, max_wait: 20s}, timeouts: {idle: 300ms, first_token: 2s}")
+        text = one(backend, cap=CAP, pool=", queue: {places: 400, max_wait: 20s}, timeouts: {idle: 2s, first_token: 5s}")
         async with processed(text, module="tests.reliability.served") as proxy:
             began = time.monotonic()
             until, burst = began + minutes * 60, max(50, at_once * 10)
