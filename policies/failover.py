@@ -14,6 +14,8 @@ An operator may pin a platform: while it is available it is READY and serves, wh
 not, the others serve as if there were no pin. All else goes on underneath, so that taking the pin away leaves things as they would be.
 
 What is lost or back is told by standings: resting and starting backends keep their platform AVAILABLE, so a busy platform is no failover.
+A platform that answers, and far too slowly, is told of by `slowed`: if another stands ready behind it, it goes into its hold as a lost one
+would. Platforms with smoke tests must pass SMOKES_NEEDED of them in a row once their hold is over: `Proving` asks the host for one.
 Whoever is in service, streams in flight stay where they are: this module only says where the next request goes. `advance(now)` is called
 at `next_at()` at the latest. Source: policies.md 8.
 """
@@ -21,7 +23,7 @@ at `next_at()` at the latest. Source: policies.md 8.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from policies.model import Standing
@@ -70,13 +72,22 @@ class FailedBack:
     to: str
 
 
-Moved = FailedOver | Ramping | FailedBack
+@dataclass(frozen=True, slots=True)
+class Proving:
+    """The hold is over: before `to` takes requests from `from_` again, a smoke generation on it is asked for (`Failover.smoked`)."""
+
+    pool: str
+    from_: str
+    to: str
+
+
+Moved = FailedOver | Ramping | FailedBack | Proving
 
 
 class _Platform:
     """One platform as this pool sees it."""
 
-    __slots__ = ("hold_s", "hold_until", "name", "phase", "smokes", "standing", "steady_at", "why")
+    __slots__ = ("asked", "hold_s", "hold_until", "name", "phase", "smoke_at", "smokes", "standing", "steady_at", "why")
 
     def __init__(self, name: str, hold_s: float) -> None:
         self.name = name
@@ -86,6 +97,8 @@ class _Platform:
         self.hold_s = hold_s  # its next hold: doubled by every setback
         self.hold_until = 0.0
         self.smokes = 0  # passed in this hold, in a row
+        self.smoke_at = 0.0  # the next one is not asked for before that
+        self.asked = False  # one is being run
         self.steady_at = 0.0  # READY until then, and the setbacks are forgotten
 
     def move(self, to: Phase) -> None:
@@ -93,18 +106,28 @@ class _Platform:
             raise ValueError(f"a platform that is {self.phase.value} cannot become {to.value}")
         self.phase = to
 
+    def hold(self, now: float) -> None:
+        """It answers again, and has to prove itself from now on."""
+        self.move(Phase.HOLD)
+        self.hold_until = now + self.hold_s
+        self.smokes = 0
+        self.smoke_at = 0.0
+        self.asked = False
+
 
 class Failover:
     """The platforms of one pool, by their index in the file's order. All start READY: there is no hold at our own start."""
 
     HOLD_MAX_S = 3600.0
     RAMP_STEPS = 90  # of 1 %, from 10 %
+    SMOKES_NEEDED = 3
+    SMOKE_AGAIN_S = 15.0  # after one that failed
 
-    def __init__(self, pool: str, platforms: Sequence[str], hold_s: float, ramp_s: float, now: float, smokes_needed: int = 0) -> None:
+    def __init__(self, pool: str, platforms: Sequence[str], hold_s: float, ramp_s: float, now: float, smoked: Collection[str] = ()) -> None:
         self._pool = pool
         self._hold_s = hold_s
         self._ramp_s = ramp_s
-        self._smokes_needed = smokes_needed
+        self._smoked = smoked  # those whose failback needs smoke generations
         self._platforms = [_Platform(name, hold_s) for name in platforms]
         self._served = self._platforms[0]  # the latest that served
         self._pinned: str | None = None
@@ -152,7 +175,8 @@ class Failover:
             return self._next_step_at()
         if self.pin_holds:
             return None
-        return min((platform.hold_until for platform in self._before_serving() if self._proven(platform)), default=None)
+        acts_at = (self._acts_at(platform) for platform in self._before_serving())
+        return min((at for at in acts_at if at is not None), default=None)
 
     # -- events
 
@@ -164,10 +188,18 @@ class Failover:
             if standing < before:
                 self._lose(index, now, reason, moved)
             if standing is not Standing.OUT and platform.phase is Phase.OUT:
-                platform.move(Phase.HOLD)
-                platform.hold_until = now + platform.hold_s
-                platform.smokes = 0
+                platform.hold(now)
         self._settle(now, moved)
+        return moved
+
+    def slowed(self, index: int, now: float) -> list[Moved]:
+        """First tokens on a platform in service come far too late: it gives way, unless it is pinned or nobody behind it is ready."""
+        platform = self._platforms[index]
+        moved: list[Moved] = []
+        if not self.pin_holds and index in self._in_service and any(other.phase is Phase.READY for other in self._platforms[index + 1 :]):
+            self._lose(index, now, "slow", moved)
+            platform.hold(now)
+            self._settle(now, moved)
         return moved
 
     def advance(self, now: float) -> list[Moved]:
@@ -179,9 +211,11 @@ class Failover:
         return moved
 
     def smoked(self, index: int, ok: bool, now: float) -> list[Moved]:
-        """A smoke generation on this platform passed or failed: counted while it holds; a failure starts the count anew."""
+        """A smoke generation on this platform passed or failed: counted while it holds; a failure starts the count anew, after a while."""
         platform = self._platforms[index]
+        platform.asked = False
         platform.smokes = platform.smokes + 1 if ok else 0
+        platform.smoke_at = 0.0 if ok else now + self.SMOKE_AGAIN_S
         return self.advance(now)
 
     def pin(self, platform: str | None, now: float) -> list[Moved]:
@@ -200,8 +234,17 @@ class Failover:
             paid = 100 if index == self._ramping else 0
             self._credit = max(-100, min(100, self._credit + self._percent() - paid))
 
-    def reconfigure(self, platforms: Sequence[str], standings: Sequence[Standing], hold_s: float, ramp_s: float, now: float) -> list[Moved]:
+    def reconfigure(
+        self,
+        platforms: Sequence[str],
+        standings: Sequence[Standing],
+        hold_s: float,
+        ramp_s: float,
+        now: float,
+        smoked: Collection[str] = (),
+    ) -> list[Moved]:
         """Another file: phases and holds are kept by name; a new platform starts READY, if available."""
+        self._smoked = smoked
         known = {platform.name: platform for platform in self._platforms}
         ramping = None if self._ramping is None else self._platforms[self._ramping].name
         for platform in self._platforms:
@@ -276,19 +319,33 @@ class Failover:
 
     def _start_ramp(self, now: float, moved: list[Moved]) -> bool:
         for index, platform in enumerate(self._before_serving()):
-            if self._proven(platform) and now >= platform.hold_until:
-                platform.move(Phase.RAMP)
-                self._ramping, self._ramp_at, self._ramp_step, self._credit = index, now, 0, 0
-                moved.append(Ramping(self._pool, self._served.name, platform.name))
-                return True
+            acts_at = self._acts_at(platform)
+            if acts_at is None or now < acts_at:
+                continue
+            if not self._proven(platform):
+                platform.asked = True
+                moved.append(Proving(self._pool, self._served.name, platform.name))
+                continue
+            platform.move(Phase.RAMP)
+            self._ramping, self._ramp_at, self._ramp_step, self._credit = index, now, 0, 0
+            moved.append(Ramping(self._pool, self._served.name, platform.name))
+            return True
         return False
 
     def _before_serving(self) -> list[_Platform]:
         return self._platforms[: self._platforms.index(self._served)]
 
     def _proven(self, platform: _Platform) -> bool:
-        """Nothing but time keeps it in its hold."""
-        return platform.phase is Phase.HOLD and platform.standing is Standing.AVAILABLE and platform.smokes >= self._smokes_needed
+        """Has it passed the smoke generations that it needs?"""
+        return platform.name not in self._smoked or platform.smokes >= self.SMOKES_NEEDED
+
+    def _acts_at(self, platform: _Platform) -> float | None:
+        """When is its hold over, or the next smoke generation due? None: that does not hang on time."""
+        if platform.phase is not Phase.HOLD or platform.standing is not Standing.AVAILABLE:
+            return None
+        if self._proven(platform):
+            return platform.hold_until
+        return None if platform.asked else max(platform.hold_until, platform.smoke_at)
 
     def _set_order(self, serving: int | None) -> None:
         rank = {Phase.READY: 0, Phase.RAMP: 1, Phase.HOLD: 2, Phase.OUT: 3}

@@ -124,6 +124,7 @@ class PlatformPlan:
     backends: tuple[BackendPlan, ...]
     models: frozenset[str] | None = None  # our names that it serves; None: all
     startup_s: float = 60.0  # how long loading a model may take
+    smoke: bool = False  # it must pass smoke generations before requests go back to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,7 @@ class PoolPlan:
     hold_s: float = 300.0
     ramp_s: float = 120.0
     overflow: bool = False  # the standby also takes what would wait too long
+    warm: Fraction = Fraction(0)  # of the dispatches of lower lanes and batch: run on platforms out of service, to know that they work
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,19 @@ class Refusal(NamedTuple):
 class Lease:
     """The right to one slot of one backend: granted once, given back once, by whoever owns it."""
 
-    __slots__ = ("backend", "epoch", "first_token_at", "granted_at", "live", "number", "platform", "pool", "probe", "slotless")
+    __slots__ = (
+        "backend",
+        "epoch",
+        "first_token_at",
+        "granted_at",
+        "live",
+        "number",
+        "platform",
+        "pool",
+        "probe",
+        "probe_until_at",
+        "slotless",
+    )
 
     def __init__(
         self, number: int, pool: str, platform: str, backend: str, granted_at: float, epoch: int, *, probe: bool, slotless: bool
@@ -184,6 +198,7 @@ class Lease:
         self.granted_at = granted_at
         self.epoch = epoch  # of the backend's health: a late result of an earlier epoch is ignored
         self.probe = probe  # this request tests an ejected backend: it is the only one there
+        self.probe_until_at = 0.0  # of a probe: its backend may take that long to its first token, whatever the request itself may wait
         self.slotless = slotless  # counting tokens takes no generation slot
         self.first_token_at: float | None = None  # set by the backend's health when its first token is reported
         self.live = True

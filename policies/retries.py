@@ -1,8 +1,10 @@
 """May this attempt be tried again?
 
 Only before the first token, on another backend, while attempts are left. A budget over all requests keeps retries off what is
-failing: retries in flight <= max(3, 20 % of the requests in flight). A retry onto a backend whose latest result is good is counted
-and never held back, so that a healthy standby takes over at once; beyond the budget the others wait.
+failing: retries in flight <= max(3, 20 % of the requests in flight), and 3 and 20 % of the requests in all. The second bound is for
+failures that come at once: hundreds of them follow each other through three places in flight within a second (linkerd and Finagle count
+so too). A retry onto a backend whose latest result is good is counted and never held back, so that a healthy standby takes over at once;
+beyond the budget the others wait.
 """
 
 from __future__ import annotations
@@ -34,23 +36,33 @@ def may_retry(ending: Ending, *, attempts: int, allowed: int, pays_twice: bool, 
 
 
 class Budget:
-    """The leases in flight over the whole dispatcher, and those of them that are retries."""
+    """The leases in flight over the whole dispatcher, those of them that are retries, and the credit for more of these.
 
-    __slots__ = ("in_flight", "retries", "withheld")
+    A first attempt earns a fifth of a retry. What is saved up is never more than what may be in flight: a quiet day pays for no storm.
+    """
+
+    __slots__ = ("_credit", "in_flight", "retries", "withheld")
+
+    _RETRY = round(1 / BUDGET_RATIO)  # the price of a retry, in first attempts
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.retries = 0
         self.withheld = False  # somebody waits for it
+        self._credit = BUDGET_LEAST * self._RETRY
 
     def allows(self) -> bool:
         """May one more retry be sent to a backend whose latest result is not good?"""
-        return self.retries + 1 <= max(BUDGET_LEAST, BUDGET_RATIO * (self.in_flight + 1))
+        return self._credit >= self._RETRY and self.retries + 1 <= max(BUDGET_LEAST, BUDGET_RATIO * (self.in_flight + 1))
 
     def granted(self, retry: bool) -> None:
         """An attempt begins."""
         self.in_flight += 1
         self.retries += retry
+        if retry:
+            self._credit = max(0, self._credit - self._RETRY)
+        else:
+            self._credit = min(self._credit + 1, BUDGET_LEAST * self._RETRY + self.in_flight)
 
     def ended(self, retry: bool) -> None:
         """An attempt has ended."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import uvloop
 
+from policies.failover import Proving
 from proxy import clock, page, under_way, wiring
 from proxy.admin import AdminPort, ReloadResult
 from proxy.clock import Deadlines
@@ -29,6 +30,8 @@ from proxy.service import Service
 from proxy.settings.loader import Loaded, load
 from proxy.settings.problems import SettingsError
 from proxy.settings.root import Settings
+from proxy.smoke import Result
+from proxy.smoke_rounds import SmokeRounds
 from proxy.telemetry import view
 from proxy.telemetry.access_log import line as access_line
 from proxy.telemetry.events import ProcessLog
@@ -106,6 +109,7 @@ class Fairlane:
         self.door = Door(self.service, edition.limits, loop, self._deadlines)
         self._levers = Levers(self.lobby, self.service, self._log, loop)
         self._prober = Prober(self._probed)
+        self._smokes = SmokeRounds(self.lobby, self.service.backend, self._in_service, self._smoked, int.from_bytes(os.urandom(8), "big"))
         self._tls = _server_tls(settings)
         self._admin = AdminPort(
             state=self._state,
@@ -139,6 +143,7 @@ class Fairlane:
             self._exit.callback(self.lobby.close)
             self._exit.callback(self._levers.close)
             self._exit.push_async_callback(self._prober.close)
+            self._exit.push_async_callback(self._smokes.close)
             self.admin_port = await self._admin.start(server.admin.host, server.admin.port)
             self._exit.push_async_callback(self._admin.stop)
             self._listener = await self._loop.create_server(
@@ -150,6 +155,7 @@ class Fairlane:
             raise
         self.port: int = self._listener.sockets[0].getsockname()[1]
         self._prober.watch(wiring.probes(self.settings))
+        self._smokes.watch(wiring.smoke_tests(self.settings))
         self._log.info(
             "serving", listen=f"{server.listen.host}:{self.port}", admin=f"{server.admin.host}:{self.admin_port}", version=_version()
         )
@@ -214,6 +220,9 @@ class Fairlane:
     async def reload(self) -> ReloadResult:
         """Read the file again. All or nothing: what is wrong with it is logged with its place, and nothing has changed."""
         async with self._reloading:
+            if self.draining:
+                self._log.info("reload_ignored", why="draining")
+                return ReloadResult(False, [f"{self.path}: not read: Fairlane is draining"])
             try:
                 loaded = await asyncio.to_thread(load, self.path, self._environ)
                 problems: Sequence[str] = self._unchangeable(loaded.settings)
@@ -266,6 +275,7 @@ class Fairlane:
         self.door.limits = edition.limits
         self.lobby.apply(self.lobby.dispatcher.reconfigure, edition.plan)
         self._prober.watch(wiring.probes(settings))
+        self._smokes.watch(wiring.smoke_tests(settings))
         if self._tls is not None and tls is not None and settings.server.tls is not None:
             self._tls.load_cert_chain(settings.server.tls.cert, settings.server.tls.key)  # for those who connect from now on
         self.telemetry.reloaded(True, clock.wall())
@@ -306,6 +316,17 @@ class Fairlane:
     def _note(self, events: Sequence[Any]) -> None:
         self._log.events(events)
         self.telemetry.events(events)
+        for event in events:
+            if isinstance(event, Proving):
+                self._smokes.prove(event.to)
+
+    def _in_service(self, platform: str) -> bool:
+        return any(platform in pool.in_service for pool in self._snapshot().pools.values())
+
+    def _smoked(self, platform: str, backend: str, result: Result) -> None:
+        self.telemetry.smoked(platform, result.ok)
+        say = self._log.info if result.ok else self._log.warning
+        say("smoke_passed" if result.ok else "smoke_failed", platform=platform, backend=backend, model=result.model, why=result.why)
 
 
 async def _either(wait: Any, within_s: float) -> None:

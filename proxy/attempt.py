@@ -116,6 +116,18 @@ class Attempt:
                 return ending
             connection = None  # a kept connection had closed meanwhile: a fresh one takes its place, and it is the same attempt
 
+    async def wait_on(self, until_at: float) -> Ending | None:
+        """After a first token that did not come in time: wait on for it, for the backend's sake. As `first_token`."""
+        if self.watcher is not None and self.watcher.first_token:
+            return None
+        if self.connection is None:
+            return _LATE_TOKEN
+        self.token_at = 0.0
+        self.total_at = clock.NEVER
+        self.deadline_at = until_at
+        self._settled = self.backend.loop.create_future()
+        return await self._settled
+
     def abandon(self) -> None:
         """The answer is not wanted: the backend sees the connection close."""
         connection, self.connection = self.connection, None

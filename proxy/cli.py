@@ -80,6 +80,16 @@ def schema(json: Annotated[bool, typer.Option("--json", help="JSON is the only f
 
 
 @app.command()
+def smoke(
+    file: File, platform: Annotated[str | None, typer.Argument(help="only this platform's backends")] = None, json: Json = False
+) -> None:
+    """Ask each backend for a few tokens, with the file's own keys and model names; 1 if one fails."""
+    from proxy.smoke_command import run
+
+    raise typer.Exit(run(str(file), platform, json))
+
+
+@app.command()
 def engine(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")],
     slots: Annotated[int, typer.Option(min=1, help="answers at once; the rest wait in arrival order")] = 8,

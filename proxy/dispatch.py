@@ -41,6 +41,11 @@ class Lobby:
         """The slot is free; the next ones go."""
         self._settle(self.dispatcher.give_back(lease, ending, clock.now()))
 
+    def smoke(self, backend: str) -> Lease | None:
+        """A slot of this backend for a smoke test, if it may be asked and has one. Whoever gets a lease owns it."""
+        self._settle(self.dispatcher.tick(clock.now()))
+        return self.dispatcher.smoke(backend, clock.now())
+
     def first_token(self, lease: Lease) -> None:
         """The first token has come."""
         self._settle(self.dispatcher.first_token(lease, clock.now()))

@@ -6,6 +6,8 @@ What an answer means is decided by `policies.health`; here it is only asked for.
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import aiohttp
 
 EVERY_S = 5.0
 TIMEOUT_S = 2.0
+JITTER_RATIO = 0.1  # of each pause: the probes of several Fairlanes drift apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Prober:
         self._told = told
         self._session: aiohttp.ClientSession | None = None
         self._loops: dict[str, tuple[Probe, asyncio.Task[None]]] = {}
+        self._random = random.Random(os.urandom(8))
 
     def watch(self, probes: Mapping[str, Probe]) -> None:
         """Probe these backends from now on, and no others."""
@@ -44,9 +48,11 @@ class Prober:
             if probes.get(name) != probe:
                 loop.cancel()
                 del self._loops[name]
-        for name, probe in probes.items():
-            if name not in self._loops:
-                self._loops[name] = (probe, asyncio.get_running_loop().create_task(self._ask_on(name, probe, self._session)))
+        new = [name for name in probes if name not in self._loops]
+        for index, name in enumerate(new):
+            later_s = EVERY_S * index / len(new)  # not all at one instant: a burst on a shared host, and of our own work
+            asking = self._ask_on(name, probes[name], self._session, later_s)
+            self._loops[name] = (probes[name], asyncio.get_running_loop().create_task(asking))
 
     async def close(self) -> None:
         """No probe is under way when this returns."""
@@ -58,10 +64,11 @@ class Prober:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask_on(self, name: str, probe: Probe, session: aiohttp.ClientSession) -> None:
+    async def _ask_on(self, name: str, probe: Probe, session: aiohttp.ClientSession, later_s: float) -> None:
+        await asyncio.sleep(later_s)
         while True:
             self._told(name, await _alive(probe, session))
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(EVERY_S * self._random.uniform(1.0 - JITTER_RATIO, 1.0 + JITTER_RATIO))
 
 
 async def _alive(probe: Probe, session: aiohttp.ClientSession) -> bool:

@@ -22,6 +22,7 @@ from proxy.http1 import heads
 from proxy.http1.exchange import Exchange
 from proxy.http1.faults import CallerFault
 from proxy.intake import Admitted, Refused, new_request_id
+from proxy.late_probes import LateProbes
 from proxy.story import Story
 from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.record import Record
@@ -64,6 +65,7 @@ class Service:
         self.edition = edition
         self.traces: Traces | None = None
         self.stories: dict[Story, asyncio.Task[None]] = {}
+        self.late_probes = LateProbes(self)
         self._tokens = tokens
         self._log = log
         self._ready = ready
@@ -199,7 +201,8 @@ class Service:
         return True
 
     def close(self) -> None:
-        """Close the kept connections to backends."""
+        """End what outlasts its callers, and close the kept connections to backends."""
+        self.late_probes.close()
         for backend in self._backends.values():
             backend.connections.close()
 

@@ -178,9 +178,12 @@ class Story:
             if failed is None:
                 return ending
             ending = failed
-            attempt.abandon()
             self.lease = None
-            service.give_back(lease, ending)
+            if service.late_probes.take(lease, attempt, ending):
+                self.attempt = None
+            else:
+                attempt.abandon()
+                service.give_back(lease, ending)
             record.why = ending.why
             if self.trace is not None:
                 self.trace.failed(ending.why, clock.now())
@@ -234,7 +237,10 @@ class Story:
         heads = backend.messages_heads if reading.endpoint.api is Api.ANTHROPIC else backend.heads
         trusted = bool(self.edition.trusted_proxies) and self.edition.trusts(self.exchange.peer)
         fields = head.headers if self.trace is None else self.trace.fields(head.headers)
-        return heads.build(head.method.encode(), head.target, fields, len(body), self.record.id.encode(), trusted=trusted), body
+        built = heads.build(head.method.encode(), head.target, fields, len(body), self.record.id.encode(), trusted=trusted)
+        if self.record.attempts > 1:  # who bills or dedupes by request id can tell them apart
+            built = b"%bx-fairlane-attempt: %d\r\n\r\n" % (built[:-2], self.record.attempts)
+        return built, body
 
     def _give_up(self, refusal: Refusal, ending: Ending) -> None:
         """Nothing is left to try: the backend's own answer if it has one worth relaying, else ours."""

@@ -43,6 +43,7 @@ def _platform_plan(name: str, platform: of_platforms.Platform) -> PlatformPlan:
         ),
         frozenset(platform.models) if platform.models is not None else None,
         platform.startup_s,
+        platform.smoke_s is not None,
     )
 
 
@@ -59,6 +60,7 @@ def _pool_plan(name: str, pool: of_pools.Pool) -> PoolPlan:
         pool.failback.hold_s,
         pool.failback.ramp_s,
         pool.overflow is not None,
+        pool.warm,
     )
 
 

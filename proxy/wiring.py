@@ -12,6 +12,7 @@ from policies.routing import Router
 from policies.tokens import TokenEstimate
 from proxy import translation
 from proxy.edition import Backend, Edition, Pool
+from proxy.endpoints import Api
 from proxy.http1.client import KeptConnections
 from proxy.http1.exchange import Limits
 from proxy.http1.heads import UpstreamHeads
@@ -22,9 +23,11 @@ from proxy.settings import keys as of_keys
 from proxy.settings import platforms as of_platforms
 from proxy.settings import pools as of_pools
 from proxy.settings.root import Settings
+from proxy.smoke import SmokeTest
 from proxy.telemetry.inventory import Inventory
 from proxy.telemetry.spend import Price
 
+SMOKE_FIRST_TOKEN_S = 30.0  # or the platform's startup: what a probe is given too
 _OWN_DESCRIPTORS = 64  # listeners, logs, the admin port, probes
 
 
@@ -48,7 +51,7 @@ def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEs
         router=router,
         lanes=translation.plan(settings).lanes,
         pools={name: _pool(name, pool, lanes) for name, pool in settings.pools.items()},
-        backends=_backends(settings, loop, before),
+        backends=backends(settings, loop, before),
         limits=Limits(
             body_bytes=settings.server.max_body_bytes,
             connections=_caller_connections(),
@@ -118,6 +121,19 @@ def probes(settings: Settings) -> Mapping[str, Probe]:
     return asked
 
 
+def smoke_tests(settings: Settings) -> Mapping[str, SmokeTest]:
+    """What a smoke test asks of each platform: every model that its pools may ask of it."""
+    tests = {}
+    for name, platform in settings.platforms.items():
+        ours = [pool.model for pool in settings.pools.values() if name in pool.platforms]
+        named = [model for model in ours if model is not None] or list(platform.models or ())
+        models = dict.fromkeys((platform.models or {}).get(model, model) for model in named)
+        api = Api.ANTHROPIC if platform.auth == "x-api-key" else Api.OPENAI
+        deadline_s = max(SMOKE_FIRST_TOKEN_S, platform.startup_s)
+        tests[name] = SmokeTest(name, tuple(platform.backends), tuple(models), api, deadline_s, platform.smoke_s)
+    return tests
+
+
 def models_served(settings: Settings) -> Mapping[str, Sequence[str]]:
     """The names a caller may ask for, with the pools each leads to: those the routes spell out, else the pools' names."""
     spelt: dict[str, list[str]] = {}
@@ -144,8 +160,9 @@ def _identity(name: str, caller: of_keys.Caller, lanes: list[str]) -> Identity:
     return Identity(name, lanes.index(caller.lane), caller.traffic, pools, caller.models)
 
 
-def _backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Edition | None) -> Mapping[str, Backend]:
-    backends = {}
+def backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Edition | None = None) -> Mapping[str, Backend]:
+    """Every backend of the file, by name. Those that did not change keep their connections `before`."""
+    built = {}
     for platform_name, platform in settings.platforms.items():
         tls = _tls(platform)
         for name, backend in platform.backends.items():
@@ -155,7 +172,7 @@ def _backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Editi
                 connections = old.connections
             else:
                 connections = KeptConnections(backend.url.host, backend.url.port, tls if backend.url.scheme == "https" else None, loop)
-            backends[name] = Backend(
+            built[name] = Backend(
                 name,
                 platform_name,
                 loop,
@@ -167,7 +184,7 @@ def _backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Editi
                 platform.models,
                 platform.priority,
             )
-    return backends
+    return built
 
 
 def _heads(platform: of_platforms.Platform, backend: of_platforms.Backend, *, messages: bool) -> UpstreamHeads:

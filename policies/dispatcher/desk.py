@@ -70,7 +70,9 @@ class Dispatcher:
             floor.refuse(ticket, Refusal(Outcome.NOT_FOUND))
         elif ticket.slotless:
             floor.grant_slotless(ticket, room, lane, serves, now)
-        elif backend := room.seek(serves, NOTHING_TRIED, due_at, lane.floor, good_only=False):
+        elif backend := (room.warms and room.cold(ticket, lane, serves)) or room.seek(
+            serves, NOTHING_TRIED, due_at, lane.floor, good_only=False
+        ):
             floor.grant(ticket, room, lane, backend, now)
         elif not room.may_serve(serves, NOTHING_TRIED):
             floor.refuse(ticket, floor.no_backend(room, serves, now))
@@ -92,7 +94,8 @@ class Dispatcher:
         site = backend.site
         backend.slots.give_back(lease)
         floor.budget.ended(lease.retry)
-        lease.room.returned(now - lease.granted_at, lease.slotless, now)
+        if lease.room is not None:
+            lease.room.returned(now - lease.granted_at, lease.slotless, now)
         verdict = ending.verdict
         failed = verdict is _FAILED
         change = backend.health.ended(lease, ending, now, not failed or site.health.may_eject(backend.name, site.backed))
@@ -113,10 +116,11 @@ class Dispatcher:
         """After `give_back` of an attempt that failed before the first token: may it be tried again?
 
         Its answer is then a lease, the refusal with the failure's own outcome, or None: it waits at the head of its lane, for a slot or
-        for the retry budget. `sent`: the request had been sent completely. ValueError: its lease has not come back.
+        for the retry budget. `sent`: the request had been sent completely. A probe's lease may stay out: its backend may need longer
+        than its caller can wait. ValueError: another's lease has not come back.
         """
         failed = ticket.answer
-        if not isinstance(failed, Grant) or failed.live:
+        if not isinstance(failed, Grant) or failed.room is None or (failed.live and not failed.probe):
             raise ValueError("only a request whose lease has come back is tried again")
         self._begin(now)
         floor = self._floor
@@ -159,9 +163,13 @@ class Dispatcher:
         if self._due and self._due[0][0] <= now:
             self._ward.advance(now)
         if isinstance(lease, Grant) and lease.live:
-            backend = lease.home
-            change = backend.health.first_token(lease, now, lease.room.plan.slo_ttft_s)
-            if change or not backend.good:
+            backend, room = lease.home, lease.room
+            first = lease.first_token_at is None
+            change = backend.health.first_token(lease, now, None if room is None else room.plan.slo_ttft_s)
+            moved = room.first_token(backend.site, now - lease.granted_at, now) if first and room is not None else ()
+            if moved and room is not None:
+                self._ward.moved(room, moved)
+            if change or moved or not backend.good:
                 self._ward.changed(backend, change, now)
                 self._ward.learn(backend, True)
                 self._ward.conclude(now)
@@ -210,6 +218,16 @@ class Dispatcher:
             for room in site.rooms:
                 self._ward.moved(room, room.failover.smoked(room.sites.index(site), ok, now))
         return self._end(now)
+
+    def smoke(self, backend: str, now: float) -> Lease | None:
+        """The right to one slot of this backend for a smoke generation; its end is told as any lease's.
+
+        None: nothing may go there now, or it is full, or there is none of that name. The next `tick` tells of what time has brought.
+        """
+        for found in self._backends(backend):
+            if not found.site.refuses and found.health.grantable() and found.slots.free:
+                return self._floor.grant_smoke(found, now)
+        return None
 
     def drain(self, name: str, now: float) -> Sequence[Ticket]:
         """Nothing new goes to this backend, or platform, also after a reload. KeyError: no such name."""

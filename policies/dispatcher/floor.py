@@ -48,16 +48,29 @@ class Floor:
         slotless, retry = ticket.slotless, ticket.attempts > 0
         lease = Grant(number, room, backend, now, slotless=slotless, retry=retry)
         if not slotless:
-            lease.probe = backend.health.granted(number, now)
-            backend.slots.take(lease)
-            backend.site.touch(backend)
-            if lease.probe:
-                self.agenda.enter(backend, backend.health.next_at())
-        room.granted(lane, backend.site, lease, now)
+            self._take(lease, now)
+        room.granted(ticket, lane, backend.site, lease, now)
         self.budget.granted(retry)
         ticket.attempts += 1
         ticket.answer = lease
         self.settled.append(ticket)
+
+    def grant_smoke(self, backend: Backend, now: float) -> Grant:
+        """A smoke generation goes to this backend, which has room for it."""
+        lease = Grant(self.number(), None, backend, now, slotless=False, retry=False)
+        self._take(lease, now)
+        self.budget.granted(False)
+        return lease
+
+    def _take(self, lease: Grant, now: float) -> None:
+        backend = lease.home
+        health = backend.health
+        lease.probe = health.granted(lease.number, now)
+        backend.slots.take(lease)
+        backend.site.touch(backend)
+        if lease.probe:
+            lease.probe_until_at = now + health.probe_deadline_s()
+            self.agenda.enter(backend, health.next_at())
 
     def grant_slotless(self, ticket: Ticket, room: Room, lane: Lane, serves: Serves, now: float) -> None:
         """The request takes no slot: it goes to the best backend that is open, full or not, or is refused."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from policies.dispatcher.floor import Floor
 from policies.dispatcher.levers import Levers
-from policies.dispatcher.room import Room
+from policies.dispatcher.room import Room, smoked
 from policies.dispatcher.site import Backend, Site
 from policies.dispatcher.ward import Ward
 from policies.health import Health, HealthRules, PlatformHealth
@@ -50,6 +50,7 @@ def _take_over_platforms(floor: Floor, plan: Plan, levers: Levers, now: float) -
         if site.health_of != names:
             _restate(floor, site, names, now)
         site.models = platform.models
+        site.smoke = platform.smoke
         for each in platform.backends:
             kept = known.pop((each.name, each.address), None)
             backend = _new(floor, site, platform, each, now) if kept is None else kept
@@ -114,4 +115,4 @@ def _rearrange(ward: Ward, room: Room, pool: PoolPlan, lanes: tuple[LanePlan, ..
         share, credit = owed.get(lane.name, (lane.share, 0))
         lane.owed = credit if share == lane.share and lane.waiting else 0
     standings = [site.health.standing() for site in sites]
-    ward.moved(room, room.failover.reconfigure(pool.platforms, standings, pool.hold_s, pool.ramp_s, now))
+    ward.moved(room, room.failover.reconfigure(pool.platforms, standings, pool.hold_s, pool.ramp_s, now, smoked(sites)))

@@ -6,15 +6,20 @@ before it is dispatched.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
 from math import ceil
 
 from policies.capacity import DRAIN_SPAN_S, Load, Window, places
 from policies.dispatcher.site import Backend, Site
 from policies.failover import Failover, Moved
+from policies.health import Window as Samples
 from policies.lanes import Lane, Line, Seat, Serves
-from policies.model import LanePlan, Lease, PoolPlan, Request, Standing
+from policies.model import LanePlan, Lease, PoolPlan, Request, Standing, Ticket
 from policies.refusal import FALLBACK_S, effective_share, estimate_s
 from policies.retries import Budget
+
+SLOW_SPAN_S, SLOW_SAMPLES, SLOW_FACTOR = 30, 20, 3.0  # policies.md 7: more than half of 20 first tokens in 30 s beyond 3 x the SLO's TTFT
 
 
 class Room:
@@ -28,7 +33,10 @@ class Room:
         self.in_flight = 0
         self.due_at = -1.0
         self._budget = budget
-        self.failover = Failover(plan.name, [site.name for site in sites], plan.hold_s, plan.ramp_s, now)
+        self._warm_owed = Fraction(0)  # dispatches that the platforms out of service are owed
+        self.warms = False  # the next one is
+        self._late = {site.name: Samples(SLOW_SPAN_S) for site in sites}  # first tokens of this pool, by platform
+        self.failover = Failover(plan.name, [site.name for site in sites], plan.hold_s, plan.ramp_s, now, smoked(sites))
         self.fit(plan, lanes, sites, now)
         self.reorder()
 
@@ -40,6 +48,8 @@ class Room:
         self._lane_by_name = {lane.name: lane for lane in self.lanes}
         self._dispatched = [Window(DRAIN_SPAN_S, now) for _ in lanes]
         self.waiting = 0
+        self.warms = bool(plan.warm) and self._warm_owed + plan.warm >= 1
+        self._late = {site.name: self._late.get(site.name) or Samples(SLOW_SPAN_S) for site in sites}
         named = [site.models for site in sites if site.models is not None]
         self._all_serve = not named
         self._serves = {model: self._serving(model) for models in named for model in sorted(models)}
@@ -123,11 +133,27 @@ class Room:
         return self._find(line, seat, beyond=True)
 
     def _find(self, line: Line, seat: Seat, *, beyond: bool) -> Backend | None:
+        if self.warms and seat.ticket is not None and (cold := self.cold(seat.ticket, line.lane, line.serves)):
+            return cold
         good_only = bool(line.tried) and not self._budget.allows()
         backend = self.seek(line.serves, line.tried, seat.due_at, line.lane.floor, good_only=good_only, beyond=beyond)
         if good_only and backend is None:
             self._budget.withheld = True
         return backend
+
+    # -- platforms out of service, kept warm
+
+    def cold(self, ticket: Ticket, lane: Lane, serves: Serves) -> Backend | None:
+        """Where does this request go to show that a platform out of service works? None: it is not one for that, or none has room."""
+        if not _spare(ticket, lane) or ticket.tried:
+            return None
+        serving = self.failover.in_service
+        for index, site in enumerate(self.sites):
+            if index not in serving and index > min(serving, default=index) and not site.refuses and site.serves(serves) and site.free:
+                backend = site.best((), good_only=False)
+                if backend is not None and backend.free:
+                    return backend
+        return None
 
     # -- who waits
 
@@ -178,10 +204,15 @@ class Room:
 
     # -- what happened
 
-    def granted(self, lane: Lane, site: Site, lease: Lease, now: float) -> None:
+    def granted(self, ticket: Ticket, lane: Lane, site: Site, lease: Lease, now: float) -> None:
         """A request of this lane was dispatched to this platform."""
         self.in_flight += 1
         self._dispatched[lane.index].add(1.0, now)
+        if self.plan.warm and not ticket.tried and not lease.probe and _spare(ticket, lane):
+            owed = self._warm_owed + self.plan.warm
+            serves = self.sites.index(site) in self.failover.in_service
+            self._warm_owed = min(1 - self.plan.warm, owed) if serves else max(Fraction(0), owed - 1)
+            self.warms = self._warm_owed + self.plan.warm >= 1
         if self.ramping and not lease.probe:
             self.failover.charge(self.sites.index(site))
 
@@ -190,6 +221,19 @@ class Room:
         self.in_flight -= 1
         if not slotless:
             self.load.returned(held_s, now)
+
+    def first_token(self, site: Site, ttft_s: float, now: float) -> list[Moved]:
+        """A first token came this long after its dispatch: perhaps so many are late that another platform takes over."""
+        slo_ttft_s, late = self.plan.slo_ttft_s, self._late.get(site.name)
+        if slo_ttft_s is None or late is None:
+            return []
+        late.add(ttft_s > SLOW_FACTOR * slo_ttft_s, now)
+        if late.total < SLOW_SAMPLES or 2 * late.hits <= late.total:
+            return []
+        moved = self.failover.slowed(self.sites.index(site), now)
+        if moved:
+            late.clear()  # when it comes back, it is judged by what it does then
+        return moved
 
     def review(self, now: float, reason: str) -> list[Moved]:
         """The standing of a platform has changed, for this reason."""
@@ -200,6 +244,16 @@ class Room:
     def behind(self, site: Site) -> bool:
         """Is a later platform of this pool available?"""
         return any(other.health.standing() is Standing.AVAILABLE for other in self.sites[self.sites.index(site) + 1 :])
+
+
+def smoked(sites: Sequence[Site]) -> frozenset[str]:
+    """Which platforms must pass smoke generations before they serve again?"""
+    return frozenset(site.name for site in sites if site.smoke)
+
+
+def _spare(ticket: Ticket, lane: Lane) -> bool:
+    """May it be sent where it could be slower? Lower lanes and batch may."""
+    return lane.index > 0 or ticket.request.traffic == "batch"
 
 
 def _lane(index: int, pool: PoolPlan, plans: tuple[LanePlan, ...]) -> Lane:

@@ -66,20 +66,21 @@ class Grant(Lease):
 
     __slots__ = ("home", "retry", "room")
 
-    def __init__(self, number: int, room: Room, home: Backend, granted_at: float, *, slotless: bool, retry: bool) -> None:
+    def __init__(self, number: int, room: Room | None, home: Backend, granted_at: float, *, slotless: bool, retry: bool) -> None:
         site = home.site
         self.number = number
-        self.pool = room.name
+        self.pool = room.name if room is not None else ""
         self.platform = site.name
         self.backend = home.name
         self.granted_at = granted_at
         self.epoch = home.health.epoch
         self.probe = False
+        self.probe_until_at = 0.0
         self.slotless = slotless
         self.first_token_at = None
         self.live = True
         self.home = home
-        self.room = room
+        self.room = room  # None: a smoke generation, which is no pool's
         self.retry = retry
 
 
@@ -89,6 +90,7 @@ class Site:
     def __init__(self, name: str, generator: random.Random) -> None:
         self.name = name
         self.models: frozenset[str] | None = None  # our names that it serves; None: all
+        self.smoke = False  # it must pass smoke generations before it serves again
         self.backends: dict[str, Backend] = {}
         self.health = PlatformHealth(())
         self.health_of: set[str] = set()  # the backends that it counts

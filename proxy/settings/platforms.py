@@ -130,8 +130,6 @@ class Cost(Section):
 class Platform(Section):
     """Backends that fail together: a cluster, a region, a provider."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"smoke"})
-
     backends: Annotated[
         Mapping[Name, Annotated[Backend, BeforeValidator(_bare_url, json_schema_input_type=str | Backend)]],
         BeforeValidator(_named_already, json_schema_input_type=Mapping[str, str | Backend] | tuple[str | Backend, ...]),
@@ -158,6 +156,12 @@ class Platform(Section):
         False,
     )
     startup_s: Timeout = setting("how long loading a model may take: until then refused connections are no failures", 60.0, shown="60s")
+    smoke_s: Timeout | None = setting(
+        "how often each backend is asked for a few tokens while the platform serves no pool; it then must also pass three such tests, "
+        "after its hold, before it serves again",
+        None,
+        shown="never",
+    )
     cost: Cost | None = setting("what it charges, for the cost metrics", None, shown="no cost is counted")
 
     @model_validator(mode="after")

@@ -73,7 +73,7 @@ PROFILES = {
 class Pool(Section):
     """Requests that wait together, and the platforms that serve them."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"affinity", "continue", "hedge", "preempt", "share", "smoke", "spill", "warm", "yields"})
+    later: ClassVar[frozenset[str]] = frozenset({"affinity", "continue", "hedge", "preempt", "share", "spill", "yields"})
 
     primary: Names = setting("the platform in service; of several, in order")
     standby: Names = setting("platforms that take over, in order", (), shown="none")
@@ -91,6 +91,11 @@ class Pool(Section):
     overflow: Annotated[Literal["standby"] | None, Kind("standby")] = setting(
         "standby: also sends there what would wait too long", None, shown="the standby only takes over"
     )
+    warm: Share = setting(
+        "which part of the requests of lower lanes and of batch the standby serves while it stands by, so that it is known to work",
+        Fraction(0),
+        shown="0%",
+    )
     failback: Failback = setting("how the primary comes back", Failback(), shown="{hold: 300s, ramp: 120s}")
 
     @model_validator(mode="after")
@@ -98,6 +103,8 @@ class Pool(Section):
         problems = rivals(self, "profile", "slo")
         if self.overflow and not self.standby:
             problems.append((("overflow",), "needs a standby to send to"))
+        if self.warm and len(self.primary + self.standby) < 2:
+            problems.append((("warm",), "needs a standby to keep warm"))
         refuse(*problems)
         if self.profile in PROFILES:
             ttft, tpot = PROFILES[self.profile]

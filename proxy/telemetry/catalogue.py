@@ -284,6 +284,31 @@ SLO_TARGET = _gauge(
     "Moves with the file only.",
 )
 
+SMOKES = _counter(
+    "smokes",
+    "platform result",
+    "Smoke tests of a backend that ended, on schedule or before requests go back.",
+    "failed: the log says which backend, which model and why; fairlane smoke FILE PLATFORM asks again.",
+)
+SMOKE_OK = _gauge(
+    "smoke_last_successful",
+    "platform",
+    "0 if the platform's latest smoke test failed; 1 before the first one too.",
+    "0 on a standby: it would not take over. Look at its key, quota and model names before the primary fails.",
+)
+REFUSALS = _counter(
+    "platform_refusals",
+    "platform",
+    "Times a platform began to refuse our own credential, or a model name of the file.",
+    "The key has expired or was revoked, the account is out of money, or the model was renamed.",
+)
+REFUSES_US = _gauge(
+    "platform_refusing",
+    "platform",
+    "1 while the platform is left alone for refusing our credential or a model name.",
+    "It is asked again every minute; a new key takes a reload.",
+)
+
 # --- tokens and money ---
 
 TOKENS = _counter(

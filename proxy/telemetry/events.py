@@ -16,7 +16,7 @@ from proxy.telemetry.log_writer import LogWriter
 from proxy.telemetry.recent import Recent
 from proxy.telemetry.record import Record
 
-GOOD_OR_USUAL = frozenset({"recovered", "failed_back", "ramping", "resting"})
+GOOD_OR_USUAL = frozenset({"recovered", "failed_back", "ramping", "proving", "resting"})
 _WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 

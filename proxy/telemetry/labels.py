@@ -42,7 +42,7 @@ IN_POOL: Mapping[Outcome, tuple[int, ...]] = {
     Outcome.UPSTREAM_RESET: (502,),
     Outcome.UPSTREAM_PROTOCOL: (502,),
     Outcome.UPSTREAM_AUTH: (502,),
-    Outcome.UPSTREAM_STATUS: (400, 401, 403, 404, 413, 429, 422, 500, 502, 503, 504, 529),
+    Outcome.UPSTREAM_STATUS: (*sorted(status for status in OWN_STATUSES if status >= 400), 499, 599),
     Outcome.FIRST_TOKEN_TIMEOUT: (504,),
     Outcome.TOTAL_TIMEOUT: (504, 200),
     Outcome.TRUNCATED: (200,),
@@ -102,7 +102,9 @@ OVERHEAD_PHASES = ("intake", "dispatch", "relay")
 # Why another platform serves a pool: what became of the one before, or that it is back.
 RECOVERED = "recovered"
 OTHER = "other"
-FAILOVER_REASONS = ("ejected", "drained", "refused", "reconfigured", "pinned", "unpinned", RECOVERED, OTHER)
+FAILOVER_REASONS = ("ejected", "drained", "refused", "slow", "reconfigured", "pinned", "unpinned", RECOVERED, OTHER)
+
+SMOKE_RESULTS = SMOKE_PASSED, SMOKE_FAILED = ("ok", "failed")
 
 
 def code(status: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
-from policies.dispatcher.state import Event, State
+from policies.dispatcher.state import Event, PlatformRefuses, State
 from policies.failover import FailedBack, FailedOver
 from policies.model import Lease, Outcome, PoolPlan
 from proxy.telemetry import catalogue, labels
@@ -45,6 +45,7 @@ class Telemetry:
         self._overheads = {phase: self._book.histogram(catalogue.OVERHEAD, phase) for phase in labels.OVERHEAD_PHASES}
         self.loop_lag = self._book.histogram(catalogue.LOOP_LAG).observe
         self._dropped = self._book.counter(catalogue.LOG_DROPPED)
+        self._smoke_ok: dict[str, bool] = {}  # by platform
         self._reload_ok = True
         self._reloaded_at = wall
         self._build = (version, platform.python_version())
@@ -137,6 +138,13 @@ class Telemetry:
                 self._failovers(event.pool, event.from_, event.to, reason).n += 1
             elif isinstance(event, FailedBack):
                 self._failovers(event.pool, event.from_, event.to, labels.RECOVERED).n += 1
+            elif isinstance(event, PlatformRefuses):
+                self._book.counter(catalogue.REFUSALS, event.platform).n += 1
+
+    def smoked(self, platform: str, ok: bool) -> None:
+        """A smoke test of one of the platform's backends has ended."""
+        self._book.counter(catalogue.SMOKES, platform, labels.SMOKE_PASSED if ok else labels.SMOKE_FAILED).n += 1
+        self._smoke_ok[platform] = ok
 
     def _failovers(self, pool: str, from_: str, to: str, reason: str) -> Counter:
         return self._book.counter(catalogue.FAILOVERS, pool, from_, to, reason)
@@ -156,6 +164,10 @@ class Telemetry:
         for platform_plan in plan.platforms:
             for backend in platform_plan.backends:
                 self._backend(backend.name)
+            self._book.counter(catalogue.REFUSALS, platform_plan.name)
+            for result in labels.SMOKE_RESULTS:
+                self._book.counter(catalogue.SMOKES, platform_plan.name, result)
+        self._smoke_ok = {platform_plan.name: self._smoke_ok.get(platform_plan.name, True) for platform_plan in plan.platforms}
         # SLO targets are boundaries in every series of a metric, so that sums over pools keep theirs.
         ttft_bounds = _with_targets(catalogue.TTFT_S, (pool.slo_ttft_s for pool in plan.pools))
         tpot_bounds = _with_targets(catalogue.TPOT_S, inventory.slo_tpot_s.values())
@@ -206,6 +218,8 @@ class Telemetry:
     def _own_gauges(self) -> Iterator[str]:
         yield header(catalogue.RELOAD_OK) + sample(catalogue.RELOAD_OK, (), int(self._reload_ok))
         yield header(catalogue.RELOADED_AT) + sample(catalogue.RELOADED_AT, (), self._reloaded_at)
+        yield header(catalogue.SMOKE_OK)
+        yield from (sample(catalogue.SMOKE_OK, (name,), int(ok)) for name, ok in self._smoke_ok.items())
         yield header(catalogue.BUILD) + sample(catalogue.BUILD, self._build, 1)
 
     # --- made where missing: what left the file may still be in flight ---

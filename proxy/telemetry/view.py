@@ -48,6 +48,8 @@ def _readings(state: State) -> Iterator[tuple[Metric, Values]]:
     yield catalogue.STREAMS, (((name, backend.platform), backend.in_flight) for name, backend in backends)
     yield catalogue.MAX_STREAMS, (((name, backend.platform), backend.max_streams) for name, backend in backends)
     yield catalogue.USABLE_STREAMS, (((name, backend.platform), backend.cap) for name, backend in backends)
+    refused = [((name,), int(platform.refuses_until_at is not None)) for name, platform in state.platforms.items()]
+    yield catalogue.REFUSES_US, refused
     yield catalogue.LEVERS, [((lever,), sum(pulled.lever == lever for pulled in state.levers)) for lever in LEVERS]
     yield catalogue.PINNED, (((name, each), int(each == pool.pinned)) for name, pool in pools for each in pool.platforms)
     yield catalogue.CAP_OVERRIDE, (((name, backend.platform), backend.cap_override or 0) for name, backend in backends)

@@ -20,11 +20,11 @@ OUT, RECOVERING, AVAILABLE = Standing.OUT, Standing.RECOVERING, Standing.AVAILAB
 class Pool:
     """One pool and its host, on a clock that the test moves. `events`: what moved, and when."""
 
-    def __init__(self, *platforms: str, hold_s: float = 300.0, ramp_s: float = 120.0, smokes_needed: int = 0) -> None:
+    def __init__(self, *platforms: str, hold_s: float = 300.0, ramp_s: float = 120.0, smoke: Sequence[str] = ()) -> None:
         self.now = 0.0
         self.names = list(platforms)
         self.standings = [AVAILABLE] * len(platforms)
-        self.failover = Failover("chat", platforms, hold_s, ramp_s, self.now, smokes_needed)
+        self.failover = Failover("chat", platforms, hold_s, ramp_s, self.now, smoke)
         self.events: list[tuple[float, Moved]] = []
 
     def becomes(self, name: str, standing: Standing, reason: str = "ejected") -> None:
@@ -239,7 +239,7 @@ def test_the_primary_stays_on_hold_until_it_is_fully_available(pool: Pool) -> No
 
 
 def test_smoke_generations_are_asked_for_before_the_ramp() -> None:
-    pool = Pool("own", "rented", smokes_needed=3)
+    pool = Pool("own", "rented", smoke=("own",))
     pool.becomes("own", OUT)
     pool.becomes("own", AVAILABLE)
     pool.wait(1000)
@@ -332,6 +332,14 @@ class FailoverMachine(RuleBasedStateMachine):
         if standing is not before:
             self.since[index] = self.pool.now
         self.check(lambda: self.pool.becomes(self.pool.names[index], standing))
+
+    @rule(index=st.integers(0, 3))
+    def is_slow(self, index: int) -> None:
+        index %= len(self.since)
+        before = self.pool.phase(self.pool.names[index])
+        self.pool.note(self.pool.failover.slowed(index, self.pool.now))
+        if self.pool.phase(self.pool.names[index]) is not before:
+            self.back[index] = self.pool.now
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 60.0, 130.0, 301.0, 4000.0]))
     def wait(self, seconds: float) -> None:

@@ -41,7 +41,10 @@ MODELS = plan(
 )
 ALONE = plan(platform("own", a=1), pool("chat", "own", places=4, max_wait_s=3.0), lanes=(FAST, SLOW))
 WIDE = plan(
-    platform("own", a=6, b=6, c=6), platform("rented", r=9), pool("chat", "own", "rented", places=12, attempts=3), pool("bulk", "rented")
+    platform("own", a=6, b=6, c=6),
+    platform("rented", r=9),
+    pool("chat", "own", "rented", places=12, attempts=3, warm=Fraction(1, 4)),
+    pool("bulk", "rented"),
 )
 PLANS = (WIDE, TWO_PLATFORMS, SHARED, MODELS, ALONE)
 
@@ -411,7 +414,7 @@ class Events(RuleBasedStateMachine):
         floor = self.dispatcher._floor
         room = floor.rooms[ticket.pool]
         wanted = room.plan.model or ticket.request.model
-        within = floor.budget.retries + 1 <= max(3, 0.2 * (floor.budget.in_flight + 1))
+        within = floor.budget.allows()
         sites = [site for site in room.sites if not site.refuses and (site.models is None or wanted in site.models)]
         every = [(site, each) for site in sites for each in site.backends.values() if each.name not in ticket.tried]
         every = [(site, each) for site, each in every if not ticket.tried or within or self.good.get(each.name, True)]

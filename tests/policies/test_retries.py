@@ -59,3 +59,29 @@ def test_the_budget_is_three_or_a_fifth() -> None:
     assert not budget.allows()
     budget.ended(True)
     assert budget.allows()
+
+
+def test_many_failures_at_once_are_retried_by_a_fifth_in_all() -> None:
+    budget = Budget()
+    for _ in range(200):
+        budget.granted(False)
+    retried = 0
+    for _ in range(200):
+        budget.ended(False)
+        if budget.allows():
+            budget.granted(True)
+            budget.ended(True)
+            retried += 1
+    assert retried == 43
+
+
+def test_a_quiet_day_pays_for_no_storm() -> None:
+    budget = Budget()
+    for _ in range(10_000):
+        budget.granted(False)
+        budget.ended(False)
+    for _ in range(3):
+        assert budget.allows()
+        budget.granted(True)
+        budget.ended(True)
+    assert not budget.allows()

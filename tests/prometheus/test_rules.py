@@ -18,11 +18,20 @@ RULES = ROOT / "config" / "prometheus"
 HERE = Path(__file__).parent
 RUNBOOK = ROOT / "docs" / "runbook.md"
 PROMTOOL = pytest.mark.skipif(which("promtool") is None, reason="needs promtool: apt-get install prometheus")
-NOT_YET = {"StandbySmokeFailed", "SharesDegraded"}  # smoke tests and shares of replicas are not built
+NOT_YET = {"SharesDegraded"}  # shares of replicas are not built
 ASKED_FOR = {
     *("NoHealthyBackend", "RunningOnStandby", "FailoverFlapping", "QueueSaturated", "QueueWaitHigh", "FastLaneShedding"),
     *("SlowLaneStarved", "BackendAtCap", "LoadAboveCapacity", "HighErrorRate", "TTFTSLOBurn", "LatencyDrift", "ConfigReloadFailed"),
-    *("LoopLag", "TargetDown", "BackendRefusesUs", "StandbySpending", "TrafficVanished", "EngineQueues", "TailUnstable"),
+    *(
+        "LoopLag",
+        "TargetDown",
+        "BackendRefusesUs",
+        "StandbySmokeFailed",
+        "StandbySpending",
+        "TrafficVanished",
+        "EngineQueues",
+        "TailUnstable",
+    ),
 }
 
 

@@ -176,7 +176,11 @@ POOL = TWO_PLATFORMS + "pools: {chat: {primary: g, %s}}\n" + HEAD
 @pytest.mark.parametrize(
     ("text", "path", "message"),
     [
-        (PLATFORM % "smoke: 24h", "platforms.g.smoke", "is not available yet"),
+        (PLATFORM % "smoke: 24", "platforms.g.smoke", "must be a duration with its unit, such as 250ms, 10s, 1m30s or 2h"),
+        (PLATFORM % "smoke: 0s", "platforms.g.smoke", "must be more than zero"),
+        (POOL % "warm: 1%", "pools.chat.warm", "needs a standby to keep warm"),
+        (POOL % "warm: 1", "pools.chat.warm", "needs a standby to keep warm"),
+        (POOL % "warm: 101%", "pools.chat.warm", "must be a share from 0% to 100%: 10% or 0.1"),
         (PLATFORM % "api_key: x, api_key_file: cron", "platforms.g.api_key_file", 'cannot stand beside "api_key"; keep one of them'),
         (PLATFORM % "models: {}", "platforms.g.models", "must list at least one model; without this key every model is served"),
         (PLATFORM % "cost: {}", "platforms.g.cost", "needs per_hour, or input_per_million and output_per_million"),
@@ -211,7 +215,7 @@ POOL = TWO_PLATFORMS + "pools: {chat: {primary: g, %s}}\n" + HEAD
         (POOL % "model: 4", "pools.chat.model", "must be text; put it in quotes"),
         *(
             (POOL % f"{key}: x", f"pools.chat.{key}", "is not available yet")
-            for key in ("continue", "hedge", "warm", "yields", "preempt", "smoke", "spill", "share")
+            for key in ("continue", "hedge", "yields", "preempt", "spill", "share")
         ),
     ],
 )
