@@ -7,7 +7,7 @@ COPY policies policies
 COPY proxy proxy
 COPY lab lab
 COPY config config
-COPY docs/runbook.md docs/runbook.md
+COPY docs/runbook.md docs/runbook-levers.md docs/
 RUN /opt/fairlane/bin/pip install --no-cache-dir -c constraints.txt .
 
 FROM python:3.11-slim-bookworm

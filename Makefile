@@ -39,7 +39,7 @@ MINUTES ?= 20
 FUZZ_SECONDS ?= 120
 
 soak: $(VENV)/dev $(VENV)/prometheus
-	$(BIN)/python -m pytest -m soak --durations=20
+	$(BIN)/python -m pytest -m soak --durations=20 -o faulthandler_timeout=3600
 	$(PIP) --editable '.[soak]'
 	MALLOC_ARENA_MAX=2 $(BIN)/python -m tests.reliability.soak --minutes $(MINUTES)
 	@for target in requests answers streams bodies files; do \

@@ -35,11 +35,11 @@ def _latency(heads: list[str], rows: Sequence[Row], best: str | None) -> str:
 def _use(heads: list[str], rows: Sequence[Row], best: str | None) -> str:
     with_slo = any("slo_kept" in figures for _, figures in rows)
     priced = any(figures.get("cost_per_10k_tokens") is not None for _, figures in rows)
-    columns = [*heads, "in flight", "tokens/s", "requests/s", *(["good requests/s", "targets met"] if with_slo else [])]
+    columns = [*heads, "in flight", "tokens/s", "requests/s", *(["good/s", "targets met"] if with_slo else [])]
     if priced:
-        columns += ["$/10k tokens", *(["$/10k under targets"] if with_slo else [])]
+        columns += ["$/10k", *(["$/10k under targets"] if with_slo else [])]
     client = any("client" in figures for _, figures in rows)
-    columns += ["not answered", *(["client late p99"] if client else [])]
+    columns += ["not answered", *(["client late"] if client else [])]
     body = []
     for lead, figures in rows:
         cells = [*lead, f"{figures['in_flight_mean']:.1f}", f"{figures['output_tokens_per_s']:.0f}", f"{figures['throughput_rps']:.2f}"]

@@ -30,7 +30,7 @@ OVERVIEW = Dashboard(
             "Requests",
             "Requests that ended, per second and lane, whatever became of them; without a lane: turned away at the door.",
             [m.REQUESTS],
-            [Query(rate(m.REQUESTS, ("lane",)), "{{lane}}")],
+            [Query(rate(m.REQUESTS, ("lane",)), "lane {{lane}}")],
             unit="reqps",
             kind=Kind.STACKED,
             width=8,

@@ -51,6 +51,7 @@ def document(tally: Tally, file: str, seed: int) -> Document:
 
 
 def _lane(lane: LaneTally, measured_s: float) -> Document:
+    waits = summary(lane.waits)
     return {
         "offered": lane.offered,
         "answered": lane.answered,
@@ -62,8 +63,8 @@ def _lane(lane: LaneTally, measured_s: float) -> Document:
         "throughput_rps": _over(lane.completed, measured_s),
         "goodput_rps": _over(lane.good_completed, measured_s),
         "mean_waiting": _over(lane.waiting_s, measured_s),
-        "queue_wait_s": summary(lane.waits),
-        "ttft_s": summary(lane.ttfts),
+        "queue_wait_s": waits,
+        "ttft_s": dict(waits) if lane.ttfts == lane.waits else summary(lane.ttfts),  # the same, where tokens come at once
         "tpot_s": summary(lane.tpots),
     }
 

@@ -7,8 +7,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-DASHBOARDS = ("grafana", "prometheus", "runbook.md")
-ALERTS = ("prometheus", "runbook.md")
+ALERTS = ("prometheus", "runbook.md", "runbook-levers.md")
+DASHBOARDS = ("grafana", *ALERTS)
 RUNBOOK_IN_REPOSITORY = "runbook_url: docs/runbook.md#"
 
 

@@ -44,7 +44,7 @@ def test_wrong_usage_is_2_and_says_so_on_stderr(arguments: list[str]) -> None:
 
 def test_every_command_is_offered() -> None:
     offered = fairlane("--help").stdout
-    expected = ("serve", "check", "schema", "engine", "bench", "demo", "keys", "top", "plan", "explain", "simulate", "dashboards")
+    expected = ("serve", "check", "schema", "engine", "bench", "demo", "keys", "top", "plan", "explain", "simulate", "dashboards", "alerts")
     assert [name for name in expected if f" {name} " not in offered] == []
 
 

@@ -15,19 +15,21 @@ import yaml
 from proxy.shipped.export import ALERTS, DASHBOARDS, export
 from tests.proxy.test_cli import ROOT, fairlane
 
+PAGES = {"runbook.md", "runbook-levers.md"}
+
 
 def test_what_is_exported_is_what_is_in_config(tmp_path: Path) -> None:
     written = {str(path.relative_to(tmp_path)) for path in export(tmp_path, DASHBOARDS, "runbook.md")}
     there = {str(path.relative_to(ROOT / "config")) for part in ("grafana", "prometheus") for path in (ROOT / "config" / part).rglob("*.*")}
-    assert written == there | {"runbook.md"}
+    assert written == there | PAGES
     for name in sorted(there - {"prometheus/fairlane-alerts.yaml"}):
         assert (tmp_path / name).read_text() == (ROOT / "config" / name).read_text()
-    assert (tmp_path / "runbook.md").read_text() == (ROOT / "docs" / "runbook.md").read_text()
+    assert all((tmp_path / page).read_text() == (ROOT / "docs" / page).read_text() for page in PAGES)
 
 
 def test_alerts_lead_to_the_runbook_that_was_named(tmp_path: Path) -> None:
     export(tmp_path, ALERTS, "https://wiki.example/fairlane")
-    assert {path.name for path in tmp_path.iterdir()} == {"prometheus", "runbook.md"}
+    assert {path.name for path in tmp_path.iterdir()} == {"prometheus", *PAGES}
     groups = yaml.safe_load((tmp_path / "prometheus" / "fairlane-alerts.yaml").read_text())["groups"]
     urls = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]]
     assert all(url.startswith("https://wiki.example/fairlane#") for url in urls)
@@ -37,7 +39,7 @@ def test_the_commands_say_what_they_wrote(tmp_path: Path) -> None:
     done = fairlane("dashboards", "export", str(tmp_path / "a"))
     assert done.returncode == 0 and str(tmp_path / "a" / "grafana" / "fairlane-overview.json") in done.stdout.splitlines()
     done = fairlane("alerts", "export", str(tmp_path / "b"), "--json")
-    assert len(json.loads(done.stdout)["written"]) == 4
+    assert len(json.loads(done.stdout)["written"]) == 5
     assert "runbook_url: runbook.md#targetdown" in (tmp_path / "b" / "prometheus" / "fairlane-alerts.yaml").read_text()
 
 
@@ -68,4 +70,4 @@ def test_a_wheel_holds_them(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     there = {str(path.relative_to(ROOT / "config")) for part in ("grafana", "prometheus") for path in (ROOT / "config" / part).rglob("*.*")}
-    assert {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*") if path.is_file()} == there | {"runbook.md"}
+    assert {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.*") if path.is_file()} == there | PAGES

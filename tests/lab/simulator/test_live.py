@@ -1,8 +1,10 @@
 """Does the live proxy do what the simulator says? The same file and the same callers, at 1:40 of the time, against the fake engine.
 
-The simulated run knows each caller: both hosts of the policies see the same arrivals and the same answers to be generated, so that the
-difference is what sockets and the loop add, and not chance. That addition is measured first, on callers who come alone, and given to the
-engine's model: the live proxy agrees within 10 % plus its own latency.
+Both hosts of the policies see the same arrivals and the same answers to be generated, so that the difference is what sockets and the loop
+add, and not chance. It is held in two ways. Replayed from the trace that the server recorded, with the times it really held its slots, the
+simulator must give the same waits within 10 %: that is the decisions. With the engine's model instead, the live waits must lie within 10 %
+of what the model gives, plus the proxy's own latency: between the model alone and the model with twice the time that the live run held its
+slots longer. On a machine of its own that is 2 ms in 200; where others compute, it is more, and the bracket is wider.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -19,9 +22,10 @@ import pytest
 
 from lab.engine.engine import Engine
 from lab.engine.model import Latency
+from lab.simulator.asked import Asked
 from lab.simulator.draws import Spread
 from lab.simulator.report import document
-from lab.simulator.run import host
+from lab.simulator.run import host, simulate
 from lab.simulator.scenario import PoolFacts, Scenario
 from lab.simulator.statistics import quantile
 from lab.simulator.workload import Arrivals, Caller, Sizes, Tenants, by_rate, until
@@ -69,25 +73,29 @@ async def ask(proxy: Serving, caller: Caller) -> int:
     return int((await proxy.ask(body, key=KEYS[caller.request.lane])).status)
 
 
-async def own_latency_s(proxy: Serving, callers: Iterator[Caller]) -> float:
-    """How much longer is a slot held than the model says, by callers who come alone?"""
-    took = []
-    for caller, _ in zip(callers, range(12), strict=False):
-        began_at = time.monotonic()
-        await ask(proxy, caller._replace(output_tokens=10))
-        took.append(time.monotonic() - began_at - 9 * TOKEN_S)
-    return sorted(took)[len(took) // 2]
+def own_latency_s(lines: list[dict[str, Any]]) -> float:
+    """How much longer is a slot held than the engine's model says? The mean of the run, from its trace."""
+    return fmean(line["generation_s"] - (line["output_tokens"] - 1) * TOKEN_S for line in lines if line["outcome"] == "ok")
 
 
-async def run(experiment: Experiment, requests: int, seed: int) -> tuple[dict[str, list[float]], Any, dict[str, Any]]:
-    """Live waits by lane, the engine's log, and the simulated document with its waits by lane."""
+@dataclass(frozen=True)
+class Compared:
+    """One run live, from its trace, and by the engine's model without and with twice the own latency: waits by lane."""
+
+    live: dict[str, list[float]]
+    replayed: dict[str, Any]
+    alone: dict[str, Any]
+    slower: dict[str, Any]
+    at_most: int  # in the engine
+    queued: int
+
+
+async def run(experiment: Experiment, requests: int, seed: int, tmp_path: Path) -> Compared:
+    streams = experiment.streams
     async with Engine(
-        slots=experiment.streams, ttft_s=0.0, tpot_s=TOKEN_S, prefill_rate=1e9, load_factor=1.0, prefill_slowdown=0.0
+        slots=streams, ttft_s=0.0, tpot_s=TOKEN_S, prefill_rate=1e9, load_factor=1.0, prefill_slowdown=0.0
     ).serving() as engine:
-        text = experiment.text(engine.url)
-        async with serving(text, server=SERVER) as proxy:
-            extra_s = await own_latency_s(proxy, experiment.callers(100, seed + 1_000))
-            alone = len(proxy.file.with_name("trace.jsonl").read_bytes().splitlines())
+        async with serving(experiment.text(engine.url), server=SERVER) as proxy:
             began_at = time.monotonic() + 0.05
             asked = []
             for caller in experiment.callers(requests, seed):
@@ -96,60 +104,63 @@ async def run(experiment: Experiment, requests: int, seed: int) -> tuple[dict[st
             await asyncio.gather(*asked)
             await proxy.at_rest()
             file = proxy.file.with_name("trace.jsonl")
-            await proxy.until(lambda: file.read_bytes().count(b"\n") == requests + 12, 10.0)
-            lines = [json.loads(line) for line in file.read_bytes().splitlines()][12:]
-            del alone
-            waits: dict[str, list[float]] = {"fast": [], "slow": []}
-            for line in lines:
-                if line["outcome"] == "ok":
-                    waits[line["lane"]].append(line["queue_s"])
+            await proxy.until(lambda: file.read_bytes().count(b"\n") == requests, 10.0)
+            recorded = tmp_path / "trace.jsonl"
+            recorded.write_bytes(file.read_bytes())
             log = engine.log
+    lines = [json.loads(line) for line in recorded.read_bytes().splitlines()]
+    live = {name: [line["queue_s"] for line in lines if line["lane"] == name and line["outcome"] == "ok"] for name in ("fast", "slow")}
     settings = loads(experiment.text("http://127.0.0.1:1").encode(), {}).settings
-    scenario = Scenario(
-        translation.plan(settings), lambda request: "main", {"main": PoolFacts()}, latency=latency(experiment.streams, extra_s), seed=seed
-    )
-    tally = host(scenario, experiment.callers(requests, seed))
-    found = document(tally, "live", seed)
+    replayed, _ = simulate("replayed", settings, Asked(trace=recorded))
+    extra_s = own_latency_s(lines)
+    modelled = []
+    for ttft_s in (0.0, 2.0 * extra_s):
+        scenario = Scenario(
+            translation.plan(settings), lambda request: "main", {"main": PoolFacts()}, latency=latency(streams, ttft_s), seed=seed
+        )
+        modelled.append(document(host(scenario, experiment.callers(requests, seed)), "modelled", seed))
+    found = Compared(live, replayed["lanes"], modelled[0]["lanes"], modelled[1]["lanes"], log.at_most_held, log.at_most_waiting)
     print(f"own latency {extra_s * 1e3:.1f} ms")
-    for lane in tally.lanes:
-        live = waits[lane.name]
-        if live:
-            print(
-                f"{lane.name}: live mean {fmean(live):.4f} p95 {quantile(sorted(live), 0.95):.4f} n {len(live)}, "
-                f"simulated {found['lanes'][lane.name]['queue_wait_s']}"
-            )
-    return waits, log, found
+    for name, waits in live.items():
+        if waits:
+            told = [f"{which}: {lanes[name]['queue_wait_s']['mean']:.4f} {lanes[name]['queue_wait_s']['p95']:.4f}" for which, lanes in
+                    (("replayed", found.replayed), ("alone", found.alone), ("slower", found.slower))]  # fmt: skip
+            print(f"{name}: live {fmean(waits):.4f} {quantile(sorted(waits), 0.95):.4f} of {len(waits)}; {', '.join(told)}")
+    return found
 
 
-def agree(live: list[float], simulated: dict[str, Any], margin: float, own_s: float) -> None:
-    assert fmean(live) == pytest.approx(simulated["mean"], rel=margin, abs=own_s)
-    assert quantile(sorted(live), 0.95) == pytest.approx(simulated["p95"], rel=margin, abs=own_s)
+def agree(found: Compared, margin: float, own_s: float) -> None:
+    """`own_s`: what a moment's lag may add to any wait."""
+    for name, waits in found.live.items():
+        if not waits:
+            continue
+        for key, live in (("mean", fmean(waits)), ("p95", quantile(sorted(waits), 0.95))):
+            assert live == pytest.approx(found.replayed[name]["queue_wait_s"][key], rel=margin, abs=own_s), (name, key)
+            low, high = (lanes[name]["queue_wait_s"][key] for lanes in (found.alone, found.slower))
+            assert (1 - margin) * low - own_s <= live <= (1 + margin) * high + own_s, (name, key)
 
 
-@pytest.mark.parametrize(("requests", "margin", "own_s"), [(300, 0.2, 0.02), pytest.param(6_000, 0.1, 0.003, marks=pytest.mark.soak)])
-async def test_1_2_and_3_two_strict_lanes(requests: int, margin: float, own_s: float) -> None:
-    waits, log, found = await run(Experiment(8, (0.3, 0.6)), requests, seed=1)
-    for name, live in waits.items():
-        agree(live, found["lanes"][name]["queue_wait_s"], margin, own_s)
-    assert (log.at_most_held, log.at_most_waiting) == (8, 0), "never above the cap, and no queue in the engine"
-    assert found["backends"]["b"]["max_in_flight"] == 8
+@pytest.mark.parametrize(("requests", "margin", "own_s"), [(300, 0.2, 0.02), pytest.param(4_000, 0.1, 0.003, marks=pytest.mark.soak)])
+async def test_1_2_and_3_two_strict_lanes(requests: int, margin: float, own_s: float, tmp_path: Path) -> None:
+    found = await run(Experiment(8, (0.3, 0.6)), requests, 1, tmp_path)
+    agree(found, margin, own_s)
+    assert (found.at_most, found.queued) == (8, 0), "never above the cap, and no queue in the engine"
 
 
 @pytest.mark.soak
-async def test_2_one_lane_of_eighty_streams() -> None:
+async def test_2_one_lane_of_eighty_streams(tmp_path: Path) -> None:
     """360 requests a second."""
-    waits, log, found = await run(Experiment(80, (9.0, 0.0)), 12_000, seed=2)
-    assert fmean(waits["fast"]) == pytest.approx(found["lanes"]["fast"]["queue_wait_s"]["mean"], rel=0.1, abs=0.005)
-    assert (log.at_most_held, log.at_most_waiting) == (80, 0)
+    found = await run(Experiment(80, (9.0, 0.0)), 12_000, 2, tmp_path)
+    agree(found, 0.1, 0.005)
+    assert (found.at_most, found.queued) == (80, 0)
 
 
 @pytest.mark.parametrize(("requests", "margin"), [(500, 0.25), pytest.param(4_000, 0.1, marks=pytest.mark.soak)])
-async def test_4_the_owed_share(requests: int, margin: float) -> None:
+async def test_4_the_owed_share(requests: int, margin: float, tmp_path: Path) -> None:
     """Overload: 12 and 3 in 15 on a capacity of 10, at a tenth of the size. Slow gets its tenth of the dispatches."""
-    waits, log, found = await run(Experiment(8, (1.2, 0.3), "10%", places=10), requests, seed=3)
-    live = {name: len(found_) for name, found_ in waits.items()}
-    simulated = {name: lane["answered"] for name, lane in found["lanes"].items()}
+    found = await run(Experiment(8, (1.2, 0.3), "10%", places=10), requests, 3, tmp_path)
+    live = {name: len(waits) for name, waits in found.live.items()}
     assert live["slow"] / (live["fast"] + live["slow"]) == pytest.approx(0.1, abs=0.1 * margin + 0.01)
     for name in ("fast", "slow"):
-        assert live[name] == pytest.approx(simulated[name], rel=margin)
-    assert log.at_most_held == 8
+        assert (1 - margin) * found.slower[name]["answered"] <= live[name] <= (1 + margin) * found.alone[name]["answered"]
+    assert found.at_most == 8
