@@ -325,10 +325,13 @@ async def test_l12_a_slow_reader_above_the_bound_is_served_to_the_end() -> None:
             caller = await proxy.connect(rcvbuf_bytes=4096)
             await caller.send(post())
             await caller.head()
-            got = b""
+            (connection,) = proxy.fairlane.door.connections
+            await eventually(lambda: connection._writing_paused, 20.0)  # the kernel takes no more off our hands
+            got, slow_until = b"", time.monotonic() + 2.0
             while len(got) < len(body):
                 got += await caller.body_piece()
-                await asyncio.sleep(0.2 if len(got) < 40_000 else 0)
+                if time.monotonic() < slow_until:
+                    await asyncio.sleep(0.2)
             assert got == body
             caller.close()
 
