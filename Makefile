@@ -33,7 +33,7 @@ types: $(VENV)/dev
 	$(BIN)/mypy --strict policies proxy lab tests
 
 pytest: $(VENV)/dev $(VENV)/browser $(VENV)/prometheus
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 MINUTES ?= 20
 FUZZ_SECONDS ?= 120
