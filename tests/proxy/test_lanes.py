@@ -137,7 +137,9 @@ async def test_two_lanes_at_twice_the_capacity() -> None:
             slow = [answer for key, answer in got if key == "sk-B"]
             assert {status for status, _ in fast} == {200}, "every fast caller is answered"
             waits = [sorted(ttft_s for status, ttft_s in lane if status == 200) for lane in (fast, slow)]
-            assert waits[0][int(len(waits[0]) * 0.95)] < waits[1][len(waits[1]) // 2], "nearly all fast begin before half of the slow"
+            for part in (0.5, 0.95):
+                begun = [lane[int(len(lane) * part)] for lane in waits]
+                assert begun[0] < begun[1], "fast begin before slow, the late as well as the usual"
             answered = sum(status == 200 and ttft_s < 1.0 for _, (status, ttft_s) in got)
             capacity = seconds * slots / (0.01 + tokens * tpot_s)
             assert answered > 0.75 * capacity, "little of the capacity is lost"

@@ -160,7 +160,9 @@ async def test_4_the_owed_share(requests: int, margin: float, tmp_path: Path) ->
     """Overload: 12 and 3 in 15 on a capacity of 10, at a tenth of the size. Slow gets its tenth of the dispatches."""
     found = await run(Experiment(8, (1.2, 0.3), "10%", places=10), requests, 3, tmp_path)
     live = {name: len(waits) for name, waits in found.live.items()}
-    assert live["slow"] / (live["fast"] + live["slow"]) == pytest.approx(0.1, abs=0.1 * margin + 0.01)
+    share = live["slow"] / (live["fast"] + live["slow"])
+    # Never less than its tenth; more where a stall of the machine leaves a slot that no fast caller is there to take.
+    assert 0.1 * (1 - margin) - 0.01 <= share <= 0.1 * (1 + 2 * margin) + 0.01
     for name in ("fast", "slow"):
         assert (1 - margin) * found.slower[name]["answered"] <= live[name] <= (1 + margin) * found.alone[name]["answered"]
     assert found.at_most == 8
