@@ -308,10 +308,7 @@ class Fairlane:
     # --- what happens to backends and platforms -----------------------------------------------------------------------
 
     def _probed(self, backend: str, alive: bool) -> None:
-        try:
-            self.lobby.apply(self.lobby.dispatcher.probed, backend, alive)
-        except KeyError:
-            pass  # it left the file while it was being asked
+        self.lobby.apply(self.lobby.dispatcher.probed, backend, alive)
 
     def _note(self, events: Sequence[Any]) -> None:
         self._log.events(events)

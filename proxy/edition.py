@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from policies.model import LanePlan, Plan
+from policies.model import Plan
 from policies.routing import Router
 from proxy.http1.client import KeptConnections
 from proxy.http1.exchange import Limits
@@ -54,7 +54,6 @@ class Edition:
     plan: Plan
     reception: Reception
     router: Router
-    lanes: Sequence[LanePlan]
     pools: Mapping[str, Pool]
     backends: Mapping[str, Backend]
     limits: Limits

@@ -170,16 +170,14 @@ class Relay:
         if self._watcher is not None and not self._watcher.whole:
             self._finish(Outcome.TRUNCATED)
         else:
-            self._exchange.end(_LAST_CHUNK if self._chunked else b"")
-            self._finish(Outcome.OK)
+            self._complete()
 
     def lost(self, fault: BackendFault) -> None:
         self._gone()
         if self.outcome is not None:
             return
         if self._watcher is not None and self._watcher.done:  # all was said: only the framing is missing
-            self._exchange.end(_LAST_CHUNK if self._chunked else b"")
-            self._finish(Outcome.OK)
+            self._complete()
         else:
             self._finish(Outcome.TRUNCATED)
 
@@ -245,6 +243,10 @@ class Relay:
 
     def _gone(self) -> None:
         self._connection = self._attempt.connection = None
+
+    def _complete(self) -> None:
+        self._exchange.end(_LAST_CHUNK if self._chunked else b"")
+        self._finish(Outcome.OK)
 
     def _finish(self, outcome: Outcome) -> None:
         if self.outcome is not None:

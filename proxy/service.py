@@ -64,7 +64,7 @@ class Service:
         self.telemetry = telemetry
         self.edition = edition
         self.traces: Traces | None = None
-        self.stories: dict[Story, asyncio.Task[None]] = {}
+        self.stories: dict[Story, None] = {}  # a set in order of arrival
         self.late_probes = LateProbes(self)
         self._tokens = tokens
         self._log = log
@@ -129,7 +129,7 @@ class Service:
             self._refuse(exchange, reading, record)
             return
         request = reading.request
-        record.lane = edition.lanes[request.lane].name
+        record.lane = edition.plan.lanes[request.lane].name
         record.model = request.model or ""
         record.streamed = request.streamed
         record.path = request.path
@@ -141,7 +141,8 @@ class Service:
         if self.traces is not None:
             story.trace = self.traces.begin(record, exchange.head.headers)
         exchange.task = story
-        self.stories[story] = story.task = self.loop.create_task(story.tell())
+        self.stories[story] = None
+        story.task = self.loop.create_task(story.tell())
 
     def refuse(self, exchange: Exchange, fault: CallerFault) -> None:
         """The request was broken on the wire."""

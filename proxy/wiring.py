@@ -44,13 +44,11 @@ def token_estimate() -> TokenEstimate:
 def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEstimate, before: Edition | None = None) -> Edition:
     """The file as the server runs it. Backends that did not change keep their connections `before`."""
     router = translation.router(settings)
-    lanes = list(settings.lanes)
     return Edition(
         plan=translation.plan(settings),
         reception=reception(settings, router, tokens),
         router=router,
-        lanes=translation.plan(settings).lanes,
-        pools={name: _pool(name, pool, lanes) for name, pool in settings.pools.items()},
+        pools={name: _pool(name, pool, settings.lanes) for name, pool in settings.pools.items()},
         backends=backends(settings, loop, before),
         limits=Limits(
             body_bytes=settings.server.max_body_bytes,

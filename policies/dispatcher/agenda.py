@@ -44,11 +44,6 @@ class Agenda(Generic[D]):
                 heapify(heap)
                 self._size = 2 * len(heap) + 1024
 
-    def is_due(self, now: float) -> bool:
-        """May something be due? Cheap; now and then it is not."""
-        heap = self.heap
-        return bool(heap) and heap[0][0] <= now
-
     def take(self, now: float) -> list[D]:
         """Takes all that is due."""
         heap = self.heap
