@@ -102,19 +102,7 @@ class Story:
             if self.lease is not None:
                 ending = await self._hand_over(pool)  # 7
         except asyncio.CancelledError:
-            if self.cancelled and self.exchange.caller_present:
-                ending = _CANCELLED
-                self._note_end_of_wait("cancelled")
-                record.outcome = Outcome.CANCELLED
-                self._end_badly(Outcome.CANCELLED)
-                return
-            ending = _LEFT
-            self._note_end_of_wait("client_gone")
-            record.outcome = Outcome.WRITE_TIMEOUT if self.exchange.stalled else Outcome.CLIENT_GONE
-            record.status = record.status if self.exchange.started else 0
-            if not self.exchange.stalled and self.exchange.caller_present:  # not the caller but the server ends it
-                record.outcome = Outcome.DRAINING
-                self._end_badly(Outcome.DRAINING)
+            ending = self._cut_short()
         except Exception as error:
             record.outcome = Outcome.INTERNAL
             self.service.report(self, error)
@@ -125,6 +113,24 @@ class Story:
             if self.lease is not None:
                 self.service.give_back(self.lease, ending)
             self.service.told(self)
+
+    def _cut_short(self) -> Ending:
+        """Who ended it before its time: an operator, a caller who stopped reading, the server at the end of its drain, or the caller?"""
+        record, exchange = self.record, self.exchange
+        ending = _LEFT
+        if self.cancelled and exchange.caller_present:
+            record.outcome, ending = Outcome.CANCELLED, _CANCELLED
+        elif exchange.stalled:
+            record.outcome = Outcome.WRITE_TIMEOUT
+        elif exchange.caller_present:
+            record.outcome = Outcome.DRAINING
+        else:
+            record.outcome = Outcome.CLIENT_GONE
+        self._note_end_of_wait(record.outcome.value)
+        record.status = record.status if exchange.started else 0
+        if record.outcome is Outcome.CANCELLED or record.outcome is Outcome.DRAINING:
+            self._end_badly(record.outcome)
+        return ending
 
     @property
     def may_be_cancelled(self) -> bool:

@@ -487,3 +487,18 @@ async def test_health_answers_load_balancers_by_get_and_head_without_a_key() -> 
         assert (answer.status, answer.body) == (200, b"ready\n")
         answer = await caller.ask(b"POST /health HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n")
         assert (answer.status, answer.header("allow")) == (405, "GET, HEAD")
+
+
+async def test_who_still_waits_at_the_end_of_the_drain_is_told_so_and_counted_so() -> None:
+    server = 'server: {listen: "127.0.0.1:0", admin: "127.0.0.1:0", access_log: "off", drain: {grace: 0s, timeout: 300ms}}\n'
+    async with ScriptedBackend(scripts.hang()) as backend, serving(one(backend, cap=1), server=server) as proxy:
+        first = asyncio.ensure_future(proxy.ask(JS))
+        await backend.seen(1)
+        second = asyncio.ensure_future(proxy.ask(JS))
+        await proxy.until(lambda: proxy.state.waiting == 1)
+        proxy.fairlane.drain()
+        for answer in await asyncio.gather(first, second):
+            assert (answer.status, answer.header("x-fairlane-reason")) == (503, "draining")
+        await proxy.fairlane.ended.wait()
+        assert await proxy.metric("fairlane_queue_wait_seconds_count", outcome="draining") == 1
+        assert await proxy.metric("fairlane_queue_wait_seconds_count", outcome="client_gone") == 0
