@@ -61,9 +61,12 @@ class Window:
 
     def _turn(self, now: float) -> None:
         passed = int((now - self._ends_at) / self._step_s) + 1
-        ended = [self._recent, *[0.0] * min(passed - 1, self.STEPS)]
-        self._steps = (self._steps + ended)[-(self.STEPS - 1) :]
-        self._past = sum(self._steps)
+        steps = self._steps
+        steps.append(self._recent)
+        if passed > 1:
+            steps.extend([0.0] * min(passed - 1, self.STEPS))
+        del steps[: 1 - self.STEPS]
+        self._past = sum(steps)  # anew: a sum kept by subtraction would drift
         self._recent = 0.0
         self._ends_at += passed * self._step_s
 
