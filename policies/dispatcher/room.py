@@ -169,11 +169,14 @@ class Room:
         if self.load.returned_ever < self.streams:
             return None
         total = higher = 0.0
-        for index, window in enumerate(self._dispatched):
-            count = window.total(now)
-            total += count
-            if index < lane.index:
-                higher += count
+        left = lane.index
+        for window in self._dispatched:
+            if now >= window._ends_at:
+                window._turn(now)
+            total += window._past + window._recent
+            left -= 1
+            if left == 0:
+                higher = total
         share = effective_share(lane.share_ratio, higher / total) if total else 1.0
         drain_rps = self.load.drain_rps(self.in_flight, now)
         return estimate_s(place, drain_rps * share) if drain_rps else None
