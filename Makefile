@@ -46,7 +46,7 @@ soak: $(VENV)/dev $(VENV)/prometheus
 	  $(BIN)/python -m tests.reliability.fuzz $$target $(FUZZ_SECONDS) || exit 1; done
 
 bench: $(VENV)/dev
-	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest -s tests/lab/test_bench_capacity.py tests/lab/simulator/test_speed.py tests/lab/test_bench_second_client.py
+	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=900 tests/lab/test_bench_capacity.py tests/lab/simulator/test_speed.py tests/lab/test_bench_second_client.py
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
