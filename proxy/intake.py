@@ -81,16 +81,16 @@ class Refused(NamedTuple):
 
     outcome: Outcome
     api: Api
-    request_id: str
+    request_id: str = ""  # the caller's own; empty: it gave none
     status: int | None = None
     detail: str | None = None
     param: str | None = None
     allow: str | None = None
 
-    def response(self) -> tuple[int, errors.Headers, bytes]:
+    def response(self, request_id: str) -> tuple[int, errors.Headers, bytes]:
         """Status, header fields and body of the answer."""
         return errors.response(
-            self.outcome, self.api, None, self.request_id, self.detail, status=self.status, param=self.param, allow=self.allow
+            self.outcome, self.api, None, request_id, self.detail, status=self.status, param=self.param, allow=self.allow
         )
 
 
@@ -100,7 +100,7 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
     endpoint: Endpoint
     api: Api  # whose shapes it expects; for the catalogue, by its headers
     identity: Identity
-    request_id: str
+    request_id: str  # the caller's own `x-request-id`; empty: it gave none
     lane: int  # index: the key's, or a lower one that it asked for
     traffic: str
     task: str | None
@@ -161,8 +161,8 @@ class Reception:
         """Who calls, and for what? Asked when the head is complete, before the body is let in."""
         fields = head.named
         doubled = len(fields) < len(head.headers) and _doubled(head.headers)
-        sent_id = fields.get(b"x-request-id")
-        request_id = sent_id.decode() if sent_id is not None and _SANE_ID.fullmatch(sent_id) else new_request_id()
+        sent_id = fields.get(b"x-request-id", b"")
+        request_id = sent_id.decode() if _SANE_ID.fullmatch(sent_id) else ""
         endpoint = classify(head.target)
         if endpoint is None and head.target.partition(b"?")[0] == b"/health":
             return Refused(Outcome.METHOD_NOT_ALLOWED, Api.OPENAI, request_id, allow="GET, HEAD")
@@ -201,12 +201,12 @@ class Reception:
             trace_id=trace[1].decode() if trace is not None else "",
         )
 
-    def read(self, body: bytes, admitted: Admitted) -> Reading | Refused:
+    def read(self, body: bytes, admitted: Admitted, request_id: str) -> Reading | Refused:
         """What is asked for? Never raises, whatever the bytes."""
         kind = admitted.endpoint.kind
         try:
             if admitted.endpoint.text_key is not None:
-                return self._read_json(body, admitted)
+                return self._read_json(body, admitted, request_id)
             form = forms.read(body, admitted.content_type) if kind is Kind.UPLOAD else None
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return Refused(Outcome.MALFORMED, admitted.api, admitted.request_id)
@@ -214,7 +214,7 @@ class Reception:
         if not admitted.identity.may_use_model(model):
             return Refused(Outcome.FORBIDDEN, admitted.api, admitted.request_id)
         request = Request(
-            id=admitted.request_id,
+            id=request_id,
             tenant=admitted.identity.name,
             lane=admitted.lane,
             traffic=admitted.traffic,
@@ -225,7 +225,7 @@ class Reception:
         )
         return Reading(request, admitted.endpoint, body, None, form, NO_PROMPT, False)
 
-    def _read_json(self, body: bytes, admitted: Admitted) -> Reading | Refused:
+    def _read_json(self, body: bytes, admitted: Admitted, request_id: str) -> Reading | Refused:
         members = json_spans.members(body)
         fields = {key.text: value for key, value in members.items()}
         doubtful = _doubtful(members, fields)
@@ -253,7 +253,7 @@ class Reception:
         prompt = read_prompt(fields, endpoint.text_key, self._needs_text)
         flexible = "service_tier" in fields and bytes(fields["service_tier"]) == b'"flex"'
         request = Request(
-            admitted.request_id,
+            request_id,
             identity.name,
             admitted.lane,
             "batch" if flexible else admitted.traffic,

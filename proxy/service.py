@@ -103,6 +103,8 @@ class Service:
         if head.target.startswith(_HEALTH) and head.target.partition(b"?")[0] == _HEALTH and head.method in _HEALTH_METHODS:
             exchange.context = None
             return True
+        if exchange.context is not None and exchange.context[0] is edition and (head.content_length or 0) <= edition.limits.body_bytes:
+            return True  # the same head as before, under the same file
         admitted = edition.reception.admit(head)
         if isinstance(admitted, Refused):
             self._refuse(exchange, admitted, self._record(exchange))
@@ -119,12 +121,12 @@ class Service:
         admitted: Admitted
         edition, admitted = exchange.context
         record = self._record(exchange)
-        record.id = admitted.request_id
+        record.id = admitted.request_id or new_request_id()
         record.tenant = admitted.identity.name
         if admitted.endpoint.kind is Kind.CATALOGUE:
             self._answer_catalogue(exchange, edition, admitted, record)
             return
-        reading = edition.reception.read(exchange.body, admitted)
+        reading = edition.reception.read(exchange.body, admitted, record.id)
         if isinstance(reading, Refused):
             self._refuse(exchange, reading, record)
             return
@@ -149,7 +151,7 @@ class Service:
         record = self._record(exchange)
         if exchange.context is not None:
             record.tenant = exchange.context[1].identity.name
-        self._refuse(exchange, Refused(_FAULTS[fault], api_of(exchange.head.target), new_request_id(), status=fault.status), record)
+        self._refuse(exchange, Refused(_FAULTS[fault], api_of(exchange.head.target), status=fault.status), record)
 
     # --- 8: the return desk -----------------------------------------------------------------------------------------
 
@@ -256,9 +258,9 @@ class Service:
 
     def _refuse(self, exchange: Exchange, refused: Refused, record: Record) -> None:
         """Answer a request that never had a story."""
-        record.id = refused.request_id
+        record.id = refused.request_id or record.id or new_request_id()
         record.outcome = refused.outcome
-        record.status, fields, body = refused.response()
+        record.status, fields, body = refused.response(record.id)
         keep_alive, to_head = exchange.keep_alive and exchange.body_read, exchange.head.method == "HEAD"
         exchange.respond(heads.response(record.status, fields, body, keep_alive=keep_alive, to_head=to_head))
         self.telemetry.finish(record, clock.now())
