@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from proxy.endpoints import Api
-from proxy.http1.heads import downstream_fields, status_line
 from proxy.telemetry.record import Record
 
 if TYPE_CHECKING:
@@ -13,15 +12,14 @@ if TYPE_CHECKING:
     from proxy.edition import Edition
     from proxy.intake import Reading
 
-_STREAM_FIELDS = ((b"cache-control", b"cache-control: no-cache, no-transform\r\n"), (b"x-accel-buffering", b"x-accel-buffering: no\r\n"))
-
 
 def answer_head(edition: Edition, record: Record, attempt: Attempt, reading: Reading) -> bytes:
     """The head of a backend's answer, without its framing and the blank line."""
-    parts = [status_line(attempt.status), *downstream_fields(attempt.fields)]
+    head = attempt.answer_head
+    assert head is not None
+    parts = [head.lines]
     if attempt.watching:
-        present = {name.lower() for name, _ in attempt.fields}
-        parts += [line for name, line in _STREAM_FIELDS if name not in present]  # nginx before us would buffer otherwise
+        parts.append(head.stream_lines)  # nginx before us would buffer otherwise
     connect_ms = (record.connect_s or 0.0) * 1000
     parts.append(
         b"x-request-id: %b\r\n%bx-fairlane-queue-ms: %d\r\nx-fairlane-attempts: %d\r\n"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from policies.model import Outcome
 from proxy import clock
+from proxy.http1.answer_head import AnswerHead
 from proxy.http1.exchange import Exchange, nowhere
 from proxy.http1.faults import BackendFault
 from proxy.sse import StreamWatcher, UnaryWatcher, Usage
@@ -145,7 +146,7 @@ class Relay:
 
     # --- the answer, as it comes in -------------------------------------------------------------------------------
 
-    def head(self, status: int, fields: list[tuple[bytes, bytes]], length_bytes: int | None) -> None:
+    def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         raise AssertionError("the head comes before the first token")
 
     def data(self, piece: bytes) -> None:

@@ -242,8 +242,12 @@ class Story:
             body = reading.renamed(attempt.model)
         heads = backend.messages_heads if reading.endpoint.api is Api.ANTHROPIC else backend.heads
         trusted = bool(self.edition.trusted_proxies) and self.edition.trusts(self.exchange.peer)
-        fields = head.headers if self.trace is None else self.trace.fields(head.headers)
-        built = heads.build(head.method.encode(), head.target, fields, len(body), self.record.id.encode(), trusted=trusted)
+        request_id = self.record.id.encode()
+        if self.trace is None:
+            built = heads.build_for(head, len(body), request_id, trusted=trusted)
+        else:
+            fields = self.trace.fields(head.headers)
+            built = heads.build(head.method.encode(), head.target, fields, len(body), request_id, trusted=trusted)
         if self.record.attempts > 1:  # who bills or dedupes by request id can tell them apart
             built = b"%bx-fairlane-attempt: %d\r\n\r\n" % (built[:-2], self.record.attempts)
         return built, body

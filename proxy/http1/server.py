@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
         self._advancing = False
         self._fault: CallerFault | None = None  # why a callback left the parser
         self._in_head = False
-        self._known: KnownHead | None = None  # the head of the request before
+        self._known: KnownHead[Head] | None = None  # the head of the request before
         self._first = b""  # the read in which the present request began, while its head may be learnt from it
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
                 return
             self._feed_slice(view[start : start + _SLICE_BYTES])
 
-    def _take_known(self, known: KnownHead, data: bytes) -> bool:
+    def _take_known(self, known: KnownHead[Head], data: bytes) -> bool:
         """Is this the head that came before, with a body of some length? Then it is taken as read. False: it must be read."""
         found = known.body(data)
         if found is None:
@@ -253,6 +253,12 @@ class Connection(asyncio.Protocol):
             self._read_own_body(data[start:])
         return True
 
+    def _learn(self, first: bytes, exchange: Exchange) -> None:
+        head = exchange.head
+        if not head.expects_continue and b"upgrade" not in head.named:
+            self._known = KnownHead.learn(first, head, exchange.context) or self._known
+        self._first = b""
+
     def _feed_slice(self, data: bytes | memoryview) -> None:
         if self.phase is IDLE:
             self.phase = HEAD
@@ -277,8 +283,7 @@ class Connection(asyncio.Protocol):
             self._complete = False
             assert self.current is not None
             if self._first:
-                self._known = KnownHead.learn(self._first, self.current.head, self.current.context) or self._known
-                self._first = b""
+                self._learn(self._first, self.current)
             self._begin(self.current)
         elif self._in_head and self._unparsed_head_bytes > self.limits.head_bytes:
             self._refuse(CallerFault.HEAD_TOO_LARGE)  # counted as it arrives: nothing can make us keep more
