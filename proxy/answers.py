@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from proxy.endpoints import Api
+from proxy.http1.exchange import Exchange
 from proxy.telemetry.record import Record
 
 if TYPE_CHECKING:
     from proxy.attempt import Attempt
     from proxy.edition import Edition
     from proxy.intake import Reading
+
+_ANTHROPIC = Api.ANTHROPIC
 
 
 def answer_head(edition: Edition, record: Record, attempt: Attempt, reading: Reading) -> bytes:
@@ -34,12 +37,28 @@ def answer_head(edition: Edition, record: Record, attempt: Attempt, reading: Rea
             (attempt.token_at - attempt.sent_at) * 1000,
         )
     )
-    if reading.endpoint.api is Api.ANTHROPIC:
+    if reading.endpoint.api is _ANTHROPIC:
         parts.append(b"request-id: %b\r\n" % record.id.encode())
     if edition.expose:
         sent = attempt.model or ""
         parts.append(b"x-fairlane-backend: %b\r\nx-fairlane-model: %b\r\n" % (record.backend.encode(), sent.encode("ascii", "replace")))
     return b"".join(parts)
+
+
+def framing(exchange: Exchange, length_bytes: int | None, *, chunked: bool) -> bytes:
+    """The fields that tell the caller where the answer ends. One of no known length to HTTP/1.0 ends with its connection."""
+    if chunked:
+        lines = b"transfer-encoding: chunked\r\n"
+    elif length_bytes is not None:
+        lines = b"content-length: %d\r\n" % length_bytes
+    else:
+        lines = b""
+        exchange.keep_alive = False
+    if not exchange.keep_alive:
+        lines += b"connection: close\r\n"
+    elif exchange.head.version == "1.0":
+        lines += b"connection: keep-alive\r\n"
+    return lines
 
 
 def refusal_fields(record: Record) -> list[tuple[bytes, bytes]]:

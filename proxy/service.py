@@ -32,6 +32,7 @@ from proxy.telemetry.traces import Traces
 
 _HEALTH = b"/health"
 _HEALTH_METHODS = ("GET", "HEAD")
+_CATALOGUE = Kind.CATALOGUE  # looked up once: an enum's members are slow to reach
 _FAULTS = {
     CallerFault.MALFORMED: Outcome.MALFORMED,
     CallerFault.TARGET_TOO_LONG: Outcome.TOO_LARGE,
@@ -120,26 +121,36 @@ class Service:
         edition: Edition
         admitted: Admitted
         edition, admitted = exchange.context
-        record = self._record(exchange)
-        record.id = admitted.request_id or new_request_id()
-        record.tenant = admitted.identity.name
-        if admitted.endpoint.kind is Kind.CATALOGUE:
-            self._answer_catalogue(exchange, edition, admitted, record)
+        received_at = clock.now()
+        identity, head = admitted.identity, exchange.head
+        request_id = admitted.request_id or new_request_id()
+        if admitted.endpoint.kind is _CATALOGUE:
+            self._answer_catalogue(exchange, edition, admitted, request_id)
             return
-        reading = edition.reception.read(exchange.body, admitted, record.id)
+        reading = edition.reception.read(exchange.body, admitted, request_id)
         if isinstance(reading, Refused):
+            record = self._record(exchange)
+            record.id, record.tenant = request_id, identity.name
             self._refuse(exchange, reading, record)
             return
         request = reading.request
-        record.lane = edition.plan.lanes[request.lane].name
-        record.model = request.model or ""
-        record.streamed = request.streamed
-        record.path = request.path
-        record.bytes_in = request.body_bytes
-        record.retry_count = admitted.retry_count
-        record.trace_id = admitted.trace_id
-        self._intake_overhead(clock.now() - record.received_at)
-        story = Story(self, edition, exchange, admitted.identity, reading, record)
+        record = Record(
+            received_at,
+            clock.wall(),
+            request_id,
+            head.method,
+            request.path,
+            identity.name,
+            edition.plan.lanes[request.lane].name,
+            model=request.model or "",
+            streamed=request.streamed,
+            bytes_in=request.body_bytes,
+            retry_count=admitted.retry_count,
+            trace_id=admitted.trace_id,
+            peer=edition.caller_address(exchange.peer, head.headers) if edition.trusted_proxies else exchange.peer,
+        )
+        self._intake_overhead(clock.now() - received_at)
+        story = Story(self, edition, exchange, identity, reading, record)
         if self.traces is not None:
             story.trace = self.traces.begin(record, exchange.head.headers)
         exchange.task = story
@@ -162,21 +173,21 @@ class Service:
 
     def told(self, story: Story) -> None:
         """The request is over: its counts, its tokens, its line in the log."""
-        record, relay, attempt, reading = story.record, story.relay, story.attempt, story.reading
+        record, relay, reading, usage = story.record, story.relay, story.reading, story.usage
         request = reading.request
-        if relay is not None and attempt is not None:
+        if relay is not None:
             record.bytes_out = relay.bytes_out
             usage = relay.usage
-            if usage is not None:
-                record.tokens_in, record.tokens_out = usage.prompt_tokens, usage.output_tokens
-                record.tokens_source = "usage"
-                if not request.images:
-                    self._tokens.learn(request.model, reading.prompt.ascii_bytes, reading.prompt.other_chars, usage.prompt_tokens)
-            elif attempt.watching and attempt.watcher is not None:
-                record.tokens_in, record.tokens_out = request.prompt_tokens, attempt.watcher.tokens
-                record.tokens_source = "estimated"
-            if attempt.watching:
+            if relay.speaks_events:
                 record.last_token_at = relay.last_at
+                if usage is None:
+                    record.tokens_in, record.tokens_out = request.prompt_tokens, relay.tokens
+                    record.tokens_source = "estimated"
+        if usage is not None:
+            record.tokens_in, record.tokens_out = usage
+            record.tokens_source = "usage"
+            if not request.images:
+                self._tokens.learn(request.model, reading.prompt.ascii_bytes, reading.prompt.other_chars, record.tokens_in)
         if not record.tokens_in:
             record.tokens_in = request.prompt_tokens
         at = clock.now()
@@ -242,7 +253,9 @@ class Service:
         fields = [(b"content-type", b"text/plain")]
         exchange.respond(heads.response(200 if ready else 503, fields, body, keep_alive=exchange.keep_alive, to_head=to_head))
 
-    def _answer_catalogue(self, exchange: Exchange, edition: Edition, admitted: Admitted, record: Record) -> None:
+    def _answer_catalogue(self, exchange: Exchange, edition: Edition, admitted: Admitted, request_id: str) -> None:
+        record = self._record(exchange)
+        record.id, record.tenant = request_id, admitted.identity.name
         usable = admitted.identity.usable(edition.models)
         asked = model_asked(exchange.head.target)
         body = models_answer(usable, admitted.api) if asked is None else model_answer(asked, usable, admitted.api)

@@ -415,8 +415,13 @@ class Connection(asyncio.Protocol):
         exchange.valve = None
         if not exchange.keep_alive or self._incoming is exchange:  # or its body is unread: what follows is not a request
             self._linger()
-        elif not self._advancing:
+        elif self._advancing:
+            return
+        elif self._held or self._waiting or self._in_head or self._broken or self._incoming or self._writing_paused or self.door.draining:
             self._advance()
+        else:  # nothing stands behind: what `_advance` would come to
+            self.phase = IDLE
+            self.deadline_at = self.door.loop.time() + self.limits.keep_alive_s
 
     def _advance(self) -> None:
         """Take up what stands behind, in order. A loop, not a recursion: a thousand may be answered at once."""
