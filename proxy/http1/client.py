@@ -44,6 +44,25 @@ class Answer(Protocol):
 class BackendConnection(asyncio.Protocol):
     """One connection to a backend."""
 
+    __slots__ = (
+        "_answer",
+        "_ended",
+        "_fields",
+        "_first",
+        "_head",
+        "_head_bytes",
+        "_informational",
+        "_old",
+        "_parser",
+        "_paused",
+        "_pieces",
+        "_to_close",
+        "_untouched",
+        "idle_until",
+        "kept",
+        "transport",
+    )
+
     transport: asyncio.Transport
 
     def __init__(self, kept: KeptConnections) -> None:
