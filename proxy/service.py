@@ -133,6 +133,7 @@ class Service:
             record.id, record.tenant = request_id, identity.name
             self._refuse(exchange, reading, record)
             return
+        exchange.body = b""  # from here on the reading holds it
         request = reading.request
         record = Record(
             received_at,

@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         self.deadline_at = NEVER
         self.current: Exchange | None = None  # admitted: its body is arriving, or it is being answered
         self.peer = ""
-        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser: Any = None  # while there is something to parse
         self._incoming: Exchange | None = None  # head parsed, body not complete; `current`, or behind it
         self._waiting: list[Exchange] = []  # complete, out of the same read as `current`, behind it
         self._broken: CallerFault | None = None  # what comes behind `current` is no request
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
             if not self.door.addresses[self.peer]:
                 del self.door.addresses[self.peer]
         self.door.deadlines.forget(self)
-        self._parser = None  # it holds bound methods of ours: the circle is broken here
+        self._parser = None
         self._held.clear()
         self._left()
 
@@ -308,6 +308,8 @@ class Connection(asyncio.Protocol):
             else:
                 if self._in_head:
                     self._unparsed_head_bytes += len(data)
+                if self._parser is None:
+                    self._parser = httptools.HttpRequestParser(self)
                 self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             rest = self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
@@ -316,6 +318,8 @@ class Connection(asyncio.Protocol):
         if self._complete:
             self._complete = False
             assert self.current is not None
+            if not self._in_head and self._incoming is None:
+                self._parser = None  # nothing stands behind: a stream need not hold it, nor the circle of its callbacks
             if self._first:
                 self._learn(self._first, self.current)
             self._begin(self.current)
