@@ -143,7 +143,7 @@ class Relay:
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         raise AssertionError("the head comes before the first token")
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         watcher = self._watcher
         if watcher is not None:
             at = clock.now()
@@ -156,7 +156,12 @@ class Relay:
         elif self._usage is not None:
             self._usage.feed(piece)
         self.bytes_out += len(piece)
-        self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
+        if not self.chunked:
+            self._write(piece)
+        elif chunk is not None:
+            self._write(chunk)
+        else:
+            self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     def end(self) -> None:
         self._gone()
