@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _DONE = re.compile(rb"data: ?\[DONE\]")
+_OK = Outcome.OK  # looked up once: an enum's members are slow to reach
 PROGRESS_S = 300.0  # so long may nothing but comments come; looked at ten times in it, never per chunk
 
 
@@ -246,7 +247,7 @@ class Relay:
 
     def _complete(self) -> None:
         self._exchange.end(_LAST_CHUNK if self.chunked else b"")
-        self._finish(Outcome.OK)
+        self._finish(_OK)
 
     def _finish(self, outcome: Outcome) -> None:
         if self.outcome is not None:

@@ -197,6 +197,7 @@ class Service:
             story.trace.end(record, request, at)
         self._recorder.put(record, request)
         del self.stories[story]
+        story.exchange.task = story.task = None  # nobody ends it any more; and no circle is left for the collector to find
         if not self.stories:
             self._at_rest.set()
 
