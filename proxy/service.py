@@ -29,6 +29,7 @@ from proxy.telemetry.record import Record
 from proxy.telemetry.recorder import Recorder
 from proxy.telemetry.telemetry import Telemetry
 from proxy.telemetry.traces import Traces
+from proxy.turned_away import turned_away
 
 _HEALTH = b"/health"
 _HEALTH_METHODS = ("GET", "HEAD")
@@ -258,9 +259,9 @@ class Service:
         """Answer a request that never had a story."""
         record.id = refused.request_id
         record.outcome = refused.outcome
-        record.status, fields, body = refused.response()
-        keep_alive, to_head = exchange.keep_alive and exchange.body_read, exchange.head.method == "HEAD"
-        exchange.respond(heads.response(record.status, fields, body, keep_alive=keep_alive, to_head=to_head))
+        keep_alive = exchange.keep_alive and exchange.body_read
+        record.status, answer = turned_away(refused, keep_alive=keep_alive, to_head=exchange.head.method == "HEAD")
+        exchange.respond(answer)
         self.telemetry.finish(record, clock.now())
 
     def _record(self, exchange: Exchange) -> Record:

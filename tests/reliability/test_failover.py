@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -113,13 +114,20 @@ async def test_f13_nothing_is_tried_again_after_the_first_token() -> None:
 
 
 async def reused_around(closes_after_s: float, requests: int) -> None:
-    """Requests sent around the instant at which the backend closes the kept connection."""
+    """Requests sent around the instant at which the backend closes the kept connection: answered, and executed once.
+
+    One that the backend cannot have read is sent again as the same attempt. One that it leaves unread in its kernel as it closes comes
+    back as a reset, as if it had been read: that is a second attempt, and rare.
+    """
     async with ScriptedBackend(close_idle_s=closes_after_s) as backend, serving(alone(backend.url)) as proxy:
+        attempts: Counter[str | None] = Counter()
         for number in range(requests):
             answer = await proxy.ask(JS)
-            assert (answer.status, answer.whole, answer.header("x-fairlane-attempts")) == (200, True, "1"), number
+            assert (answer.status, answer.whole) == (200, True), number
+            attempts[answer.header("x-fairlane-attempts")] += 1
             await asyncio.sleep(closes_after_s + 0.005 * ((number % 11) - 5) / 5)
         assert len(backend.requests) == requests, "none was executed twice"
+        assert set(attempts) <= {"1", "2"} and attempts["2"] < attempts["1"] / 4, attempts
 
 
 async def test_f14_a_kept_connection_that_closes_as_it_is_used_costs_nothing() -> None:
