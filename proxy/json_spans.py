@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+SMALL_BYTES = 64 * 1024
 MEMBERS_MAX = 4096  # at the top of one object; no API has a tenth of that, and each costs memory
 
 _BEFORE_VALUE = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
@@ -58,7 +59,7 @@ def members(body: bytes) -> Members:
     try:
         if not body.isascii():
             body.decode()  # what is only skipped is not checked below
-        return _decoder.decode(body)
+        return (_decoder if len(body) <= SMALL_BYTES else _MemberDecoder()).decode(body)  # large ones are read in another thread
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError("not a JSON object") from error
 

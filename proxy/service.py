@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from policies.model import Ending, Lease, Outcome
 from policies.tokens import TokenEstimate
@@ -22,6 +23,7 @@ from proxy.http1 import heads
 from proxy.http1.exchange import Exchange
 from proxy.http1.faults import CallerFault
 from proxy.intake import Admitted, Refused, new_request_id
+from proxy.large_bodies import LARGE_BYTES, Job, LargeBodies
 from proxy.late_probes import LateProbes
 from proxy.story import Story
 from proxy.telemetry.events import ProcessLog
@@ -67,6 +69,7 @@ class Service:
         self.traces: Traces | None = None
         self.stories: dict[Story, None] = {}  # a set in order of arrival
         self.late_probes = LateProbes(self)
+        self._large = LargeBodies(loop, self._large_body_read)
         self._tokens = tokens
         self._log = log
         self._ready = ready
@@ -111,21 +114,27 @@ class Service:
         exchange.context = (edition, admitted)
         return True
 
-    def begin(self, exchange: Exchange) -> None:
-        """The request is complete: read it, and let its story be told."""
+    def begin(self, exchange: Exchange, job: Job | None = None) -> None:
+        """The request is complete: read it, if `job` has not done so elsewhere, and let its story be told."""
         if exchange.context is None:
             self._answer_health(exchange)
             return
         edition: Edition
         admitted: Admitted
         edition, admitted = exchange.context
-        record = self._record(exchange)
-        record.id = admitted.request_id
-        record.tenant = admitted.identity.name
-        if admitted.endpoint.kind is Kind.CATALOGUE:
-            self._answer_catalogue(exchange, edition, admitted, record)
-            return
-        reading = edition.reception.read(exchange.body, admitted)
+        if job is not None:
+            record, reading = job.record, job.reading
+        else:
+            record = self._record(exchange)
+            record.id = admitted.request_id
+            record.tenant = admitted.identity.name
+            if admitted.endpoint.kind is Kind.CATALOGUE:
+                self._answer_catalogue(exchange, edition, admitted, record)
+                return
+            if len(exchange.body) > LARGE_BYTES:
+                self._large.put(Job(exchange, record, partial(edition.reception.read, exchange.body, admitted)))
+                return
+            reading = edition.reception.read(exchange.body, admitted)
         if isinstance(reading, Refused):
             self._refuse(exchange, reading, record)
             return
@@ -144,6 +153,14 @@ class Service:
         exchange.task = story
         self.stories[story] = None
         story.task = self.loop.create_task(story.tell())
+
+    def _large_body_read(self, job: Job) -> None:
+        if not job.left:
+            self.begin(job.exchange, job)
+        else:  # the request was complete, so that it counts
+            job.record.outcome = Outcome.CLIENT_GONE
+            self.telemetry.finish(job.record, clock.now())
+        self._look_for_rest()
 
     def refuse(self, exchange: Exchange, fault: CallerFault) -> None:
         """The request was broken on the wire."""
@@ -185,6 +202,10 @@ class Service:
         self._recorder.put(record, request)
         del self.stories[story]
         if not self.stories:
+            self._look_for_rest()
+
+    def _look_for_rest(self) -> None:
+        if not self.stories and not self._large.jobs:
             self._at_rest.set()
 
     def report(self, story: Story, error: Exception) -> None:
@@ -195,7 +216,7 @@ class Service:
         """Wait until no request is under way. False: some still are."""
         try:
             async with asyncio.timeout(within_s):
-                while self.stories:
+                while self.stories or self._large.jobs:
                     self._at_rest.clear()
                     await self._at_rest.wait()
         except TimeoutError:
@@ -205,6 +226,7 @@ class Service:
     def close(self) -> None:
         """End what outlasts its callers, and close the kept connections to backends."""
         self.late_probes.close()
+        self._large.close()
         for backend in self._backends.values():
             backend.connections.close()
 
