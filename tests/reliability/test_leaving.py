@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter
 from typing import Any
@@ -198,9 +199,10 @@ async def test_c15_two_hundred_streams_whose_callers_are_killed_end_within_two_s
             assert proxy.outcomes() == {"client_gone": 200}
 
 
-async def test_c16_leaving_as_the_last_event_comes_is_one_ending_and_one_usage() -> None:
+@pytest.mark.parametrize("times", [100, pytest.param(1_000, marks=pytest.mark.soak)])
+async def test_c16_leaving_as_the_last_event_comes_is_one_ending_and_one_usage(times: int) -> None:
     async with ScriptedBackend() as backend, watched(one(backend), backend) as proxy:
-        for n in range(100):
+        for n in range(times):
             async with await proxy.connect() as caller:
                 await caller.send(post(JS))
                 await caller.head()
@@ -208,8 +210,10 @@ async def test_c16_leaving_as_the_last_event_comes_is_one_ending_and_one_usage()
                     if (b"[DONE]" if n % 2 else b'"usage"') in event:
                         break
         await proxy.at_rest()
-        await proxy.logged(100)
-        assert set(proxy.outcomes()) <= {"ok", "client_gone"} and sum(proxy.outcomes().values()) == 100
+        lines = await proxy.logged(times)
+        assert set(proxy.outcomes()) <= {"ok", "client_gone"} and sum(proxy.outcomes().values()) == times
+        assert {(line["tokens_source"], line["tokens_in"], line["tokens_out"]) for line in lines} == {("usage", 5, 3)}
+        assert await proxy.metric("fairlane_tokens_total", direction="output") == 3 * times
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages"])
@@ -221,16 +225,23 @@ async def test_c17_plain_success_gives_back_its_slot_on_every_route(path: str) -
             await eventually(lambda: proxy.state.in_flight == 0)
 
 
-async def test_c03_a_storm_of_mixed_endings_leaves_nothing_behind() -> None:
+NOTHING_LEFT = "queue_waiting|queue_oldest_seconds|queue_bytes|backend_streams|retries_in_flight"
+GAUGES_AT_REST = re.compile(rf"^(fairlane_(?:{NOTHING_LEFT})\b.*) (\S+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("requests", [400, pytest.param(2_000, marks=pytest.mark.soak)])
+async def test_c03_a_storm_of_mixed_endings_leaves_nothing_behind(requests: int) -> None:
     async with ScriptedBackend(named=Storm.SCRIPTS) as backend:
         text = one(backend, cap=8, pool=", queue: {places: 400, max_wait: 20s}, timeouts: {idle: 300ms, first_token: 2s}")
         async with watched(text, backend) as proxy:
             storm = Storm(proxy.port, random.Random(7))
-            await storm.run(400, at_once=60)
+            await storm.run(requests, at_once=60)
             await proxy.at_rest()
             proxy.alive = False
             assert storm.problems == []
-            await proxy.metric("fairlane_requests_total")
+            _, text = await proxy.admin("/metrics")
+            gauges = dict(GAUGES_AT_REST.findall(text))
+            assert len(gauges) >= 7 and set(map(float, gauges.values())) == {0.0}, gauges
             await usable(proxy, backend, 8)
 
 
