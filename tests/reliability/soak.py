@@ -1,8 +1,8 @@
 """Does it stay as it is for as long as it runs? Mixed traffic for minutes against one Fairlane, sampled; slopes and a report at the end.
 
 `python -m tests.reliability.soak [--minutes 20 | --requests 10000] [--at-once 24]`; `make soak`, `make storm`. Half good streams, the rest
-callers who leave, faults of the backend and malformed bytes. Sampled: memory (private pages), descriptors, tasks, objects, slots. Exit 1 if a
-target is missed.
+callers who leave, faults of the backend and malformed bytes. Sampled: memory (private pages), descriptors, tasks, objects, slots.
+Exit 1 if a target is missed.
 """
 
 from __future__ import annotations

@@ -35,6 +35,30 @@ async def test_f01_a_primary_that_refuses_is_passed_over_and_the_log_says_why() 
             assert (line["attempts"], line["platform"], line["why"], line["outcome"]) == (2, "s", "refused", "ok")
 
 
+@pytest.mark.parametrize("streaming", [0, 4])
+async def test_f01_when_all_backends_of_a_primary_die_at_once_the_standby_is_asked_before_attempts_run_out(streaming: int) -> None:
+    """Without traffic at that instant the first caller has to find it out; with it, nobody."""
+    async with ScriptedBackend() as one, ScriptedBackend() as other, ScriptedBackend() as standby:
+        hold = [scripts.head(), scripts.event("a"), scripts.hang()]
+        one.named["hold"] = other.named["hold"] = hold
+        async with serving(backed([one.url, other.url], standby.url, more="probe: none, startup: 1ms,")) as proxy:
+            for _ in range(4):
+                assert (await proxy.ask(JS)).status == 200
+            streams = [await proxy.connect() for _ in range(streaming)]
+            for caller in streams:
+                await caller.send(post(JS, headers={"x-script": "hold"}))
+                await caller.head()
+            for backend in (one, other):
+                await backend.refuse()
+                for connection in backend.connections:
+                    connection.transport.abort()
+            await proxy.until(lambda: proxy.state.in_flight == 0)
+            statuses = [(await proxy.ask(JS)).status for _ in range(20)]
+            assert statuses.count(502) <= (0 if streaming else 1) and set(statuses) <= {200, 502}, statuses
+            for caller in streams:
+                caller.close()
+
+
 async def test_f02_a_primary_that_does_not_accept_is_left_at_the_connect_deadline() -> None:
     async with ScriptedBackend() as standby:
         with Blackhole() as hole:
