@@ -105,7 +105,7 @@ async def rest(proxy: Processed) -> str:
 async def soak(minutes: float, at_once: int, settle_requests: int = SETTLE_REQUESTS, count: int = 0, seed: int = 1) -> Report:
     """The whole of it: so many minutes, or until `count` requests have come after the warm-up."""
     async with ScriptedBackend(named=Storm.SCRIPTS) as backend:
-        text = one(backend, cap=CAP, pool=", queue: {places: 400, max_wait: 20s}, timeouts: {idle: 2s, first_token: 5s}")
+        text = one(backend, cap=CAP, pool=", queue: {places: 400, max_wait: 20s}, timeouts: {idle: 4s, first_token: 8s}")
         async with processed(text, module="tests.reliability.served") as proxy:
             began = time.monotonic()
             until, burst = began + minutes * 60, max(50, at_once * 10)
