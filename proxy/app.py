@@ -99,7 +99,7 @@ class Fairlane:
         self.telemetry = Telemetry(
             wiring.inventory(settings), self._writer, now=clock.now(), wall=clock.wall(), version=_version(), recent=self._recent
         )
-        self._deadlines.observe_lag = self.telemetry.loop_lag
+        self._deadlines.observe_lag = self.telemetry.swept
         dispatcher = wiring.dispatcher(settings, clock.now(), seed=int.from_bytes(os.urandom(8), "big"))
         self.lobby = Lobby(dispatcher, loop, self._note)
         edition = wiring.edition(settings, loop, self._tokens)

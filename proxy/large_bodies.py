@@ -11,26 +11,29 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from proxy.http1.exchange import Exchange
-from proxy.intake import Reading, Refused
-from proxy.telemetry.record import Record
+from proxy.intake import Admitted, Reading, Reception, Refused
 
 LARGE_BYTES = 1024 * 1024  # below this, handing over costs more than it spares
-
-Read = Callable[[], Reading | Refused]
 
 
 class Job:
     """One body being read, or waiting for its turn. Cancelled when its caller leaves."""
 
-    __slots__ = ("exchange", "left", "read", "reading", "record")
+    __slots__ = ("admitted", "exchange", "left", "reading", "received_at", "reception", "request_id")
 
     reading: Reading | Refused
 
-    def __init__(self, exchange: Exchange, record: Record, read: Read) -> None:
+    def __init__(self, exchange: Exchange, received_at: float, request_id: str, reception: Reception, admitted: Admitted) -> None:
         self.exchange = exchange
-        self.record = record
-        self.read = read
+        self.received_at = received_at
+        self.request_id = request_id
+        self.reception = reception
+        self.admitted = admitted
         self.left = False
+
+    def read(self) -> None:
+        """In the thread."""
+        self.reading = self.reception.read(self.exchange.body, self.admitted, self.request_id)
 
     def cancel(self) -> None:
         """Nobody waits for it any more; its turn passes all the same."""
@@ -52,13 +55,13 @@ class LargeBodies:
         self.jobs.add(job)
         self._loop.run_in_executor(self._thread, job.read).add_done_callback(lambda future: self._over(job, future))
 
-    def _over(self, job: Job, future: asyncio.Future[Reading | Refused]) -> None:
+    def _over(self, job: Job, future: asyncio.Future[None]) -> None:
         self.jobs.discard(job)
         job.exchange.task = None
         if future.cancelled():
             return
         try:
-            job.reading = future.result()
+            future.result()
             self._done(job)
         except BaseException:
             job.exchange.abort()

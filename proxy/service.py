@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
-from functools import partial
 
 from policies.model import Ending, Lease, Outcome
 from policies.tokens import TokenEstimate
@@ -35,6 +34,7 @@ from proxy.turned_away import turned_away
 
 _HEALTH = b"/health"
 _HEALTH_METHODS = ("GET", "HEAD")
+_CATALOGUE = Kind.CATALOGUE  # looked up once: an enum's members are slow to reach
 _FAULTS = {
     CallerFault.MALFORMED: Outcome.MALFORMED,
     CallerFault.TARGET_TOO_LONG: Outcome.TOO_LARGE,
@@ -107,6 +107,8 @@ class Service:
         if head.target.startswith(_HEALTH) and head.target.partition(b"?")[0] == _HEALTH and head.method in _HEALTH_METHODS:
             exchange.context = None
             return True
+        if exchange.context is not None and exchange.context[0] is edition and (head.content_length or 0) <= edition.limits.body_bytes:
+            return True  # the same head as before, under the same file
         admitted = edition.reception.admit(head)
         if isinstance(admitted, Refused):
             self._refuse(exchange, admitted, self._record(exchange))
@@ -122,32 +124,42 @@ class Service:
         edition: Edition
         admitted: Admitted
         edition, admitted = exchange.context
+        identity, head = admitted.identity, exchange.head
         if job is not None:
-            record, reading = job.record, job.reading
+            received_at, request_id, reading = job.received_at, job.request_id, job.reading
         else:
-            record = self._record(exchange)
-            record.id = admitted.request_id
-            record.tenant = admitted.identity.name
-            if admitted.endpoint.kind is Kind.CATALOGUE:
-                self._answer_catalogue(exchange, edition, admitted, record)
+            received_at = clock.now()
+            request_id = admitted.request_id or new_request_id()
+            if admitted.endpoint.kind is _CATALOGUE:
+                self._answer_catalogue(exchange, edition, admitted, request_id)
                 return
             if len(exchange.body) > LARGE_BYTES:
-                self._large.put(Job(exchange, record, partial(edition.reception.read, exchange.body, admitted)))
+                self._large.put(Job(exchange, received_at, request_id, edition.reception, admitted))
                 return
-            reading = edition.reception.read(exchange.body, admitted)
+            reading = edition.reception.read(exchange.body, admitted, request_id)
         if isinstance(reading, Refused):
+            record = self._record(exchange)
+            record.id, record.tenant = request_id, identity.name
             self._refuse(exchange, reading, record)
             return
         request = reading.request
-        record.lane = edition.plan.lanes[request.lane].name
-        record.model = request.model or ""
-        record.streamed = request.streamed
-        record.path = request.path
-        record.bytes_in = request.body_bytes
-        record.retry_count = admitted.retry_count
-        record.trace_id = admitted.trace_id
-        self._intake_overhead(clock.now() - record.received_at)
-        story = Story(self, edition, exchange, admitted.identity, reading, record)
+        record = Record(
+            received_at,
+            clock.wall(),
+            request_id,
+            head.method,
+            request.path,
+            identity.name,
+            edition.plan.lanes[request.lane].name,
+            model=request.model or "",
+            streamed=request.streamed,
+            bytes_in=request.body_bytes,
+            retry_count=admitted.retry_count,
+            trace_id=admitted.trace_id,
+            peer=edition.caller_address(exchange.peer, head.headers) if edition.trusted_proxies else exchange.peer,
+        )
+        self._intake_overhead(clock.now() - received_at)
+        story = Story(self, edition, exchange, identity, reading, record)
         if self.traces is not None:
             story.trace = self.traces.begin(record, exchange.head.headers)
         exchange.task = story
@@ -158,8 +170,10 @@ class Service:
         if not job.left:
             self.begin(job.exchange, job)
         else:  # the request was complete, so that it counts
-            job.record.outcome = Outcome.CLIENT_GONE
-            self.telemetry.finish(job.record, clock.now())
+            record = self._record(job.exchange)
+            record.received_at, record.id, record.tenant = job.received_at, job.request_id, job.admitted.identity.name
+            record.outcome = Outcome.CLIENT_GONE
+            self.telemetry.finish(record, clock.now())
         self._look_for_rest()
 
     def refuse(self, exchange: Exchange, fault: CallerFault) -> None:
@@ -167,7 +181,7 @@ class Service:
         record = self._record(exchange)
         if exchange.context is not None:
             record.tenant = exchange.context[1].identity.name
-        self._refuse(exchange, Refused(_FAULTS[fault], api_of(exchange.head.target), new_request_id(), status=fault.status), record)
+        self._refuse(exchange, Refused(_FAULTS[fault], api_of(exchange.head.target), status=fault.status), record)
 
     # --- 8: the return desk -----------------------------------------------------------------------------------------
 
@@ -178,21 +192,21 @@ class Service:
 
     def told(self, story: Story) -> None:
         """The request is over: its counts, its tokens, its line in the log."""
-        record, relay, attempt, reading = story.record, story.relay, story.attempt, story.reading
+        record, relay, reading, usage = story.record, story.relay, story.reading, story.usage
         request = reading.request
-        if relay is not None and attempt is not None:
+        if relay is not None:
             record.bytes_out = relay.bytes_out
             usage = relay.usage
-            if usage is not None:
-                record.tokens_in, record.tokens_out = usage.prompt_tokens, usage.output_tokens
-                record.tokens_source = "usage"
-                if not request.images:
-                    self._tokens.learn(request.model, reading.prompt.ascii_bytes, reading.prompt.other_chars, usage.prompt_tokens)
-            elif attempt.watching and attempt.watcher is not None:
-                record.tokens_in, record.tokens_out = request.prompt_tokens, attempt.watcher.tokens
-                record.tokens_source = "estimated"
-            if attempt.watching:
+            if relay.speaks_events:
                 record.last_token_at = relay.last_at
+                if usage is None:
+                    record.tokens_in, record.tokens_out = request.prompt_tokens, relay.tokens
+                    record.tokens_source = "estimated"
+        if usage is not None:
+            record.tokens_in, record.tokens_out = usage
+            record.tokens_source = "usage"
+            if not request.images:
+                self._tokens.learn(request.model, reading.prompt.ascii_bytes, reading.prompt.other_chars, record.tokens_in)
         if not record.tokens_in:
             record.tokens_in = request.prompt_tokens
         at = clock.now()
@@ -263,7 +277,9 @@ class Service:
         fields = [(b"content-type", b"text/plain")]
         exchange.respond(heads.response(200 if ready else 503, fields, body, keep_alive=exchange.keep_alive, to_head=to_head))
 
-    def _answer_catalogue(self, exchange: Exchange, edition: Edition, admitted: Admitted, record: Record) -> None:
+    def _answer_catalogue(self, exchange: Exchange, edition: Edition, admitted: Admitted, request_id: str) -> None:
+        record = self._record(exchange)
+        record.id, record.tenant = request_id, admitted.identity.name
         usable = admitted.identity.usable(edition.models)
         asked = model_asked(exchange.head.target)
         body = models_answer(usable, admitted.api) if asked is None else model_answer(asked, usable, admitted.api)
@@ -279,10 +295,10 @@ class Service:
 
     def _refuse(self, exchange: Exchange, refused: Refused, record: Record) -> None:
         """Answer a request that never had a story."""
-        record.id = refused.request_id
+        record.id = refused.request_id or record.id or new_request_id()
         record.outcome = refused.outcome
         keep_alive = exchange.keep_alive and exchange.body_read
-        record.status, answer = turned_away(refused, keep_alive=keep_alive, to_head=exchange.head.method == "HEAD")
+        record.status, answer = turned_away(refused, record.id, keep_alive=keep_alive, to_head=exchange.head.method == "HEAD")
         exchange.respond(answer)
         self.telemetry.finish(record, clock.now())
 

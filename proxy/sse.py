@@ -243,27 +243,32 @@ class UnaryWatcher:
     @property
     def usage(self) -> Usage | None:
         """The last usage in the body. None: it reports none, or not near its end."""
-        try:  # most answers are short, and whole
-            counted = _usage_of(_whole_answer(self._end).usage)
+        return usage_in(self._end)
+
+
+def usage_in(body: bytes | bytearray) -> Usage | None:
+    """The usage that an answer reports, or the end of one. None: it reports none, or not near its end."""
+    if len(body) <= 2 * UNARY_MAX_BYTES:  # most answers are short, and whole
+        try:
+            counted = _usage_of(_whole_answer(body).usage)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             counted = None
-        return counted or self._usage_near_the_end()
-
-    def _usage_near_the_end(self) -> Usage | None:
-        kept = bytes(self._end[-UNARY_MAX_BYTES:])
-        stop = len(kept)
-        for _ in range(8):
-            stop = kept.rfind(b'"usage"', 0, stop)
-            if stop < 0:
-                return None
-            text = kept[stop + len(b'"usage"') :].decode("utf-8", "replace").lstrip(" \t\r\n:")
-            try:
-                counted = _usage(json.JSONDecoder().raw_decode(text)[0], None)
-            except (ValueError, RecursionError):
-                continue
-            if counted is not None:
-                return counted
-        return None
+        if counted is not None:
+            return counted
+    kept = bytes(body[-UNARY_MAX_BYTES:])
+    stop = len(kept)
+    for _ in range(8):
+        stop = kept.rfind(b'"usage"', 0, stop)
+        if stop < 0:
+            return None
+        text = kept[stop + len(b'"usage"') :].decode("utf-8", "replace").lstrip(" \t\r\n:")
+        try:
+            counted = _usage(json.JSONDecoder().raw_decode(text)[0], None)
+        except (ValueError, RecursionError):
+            continue
+        if counted is not None:
+            return counted
+    return None
 
 
 # --- what an event says, by API ---------------------------------------------------------------------------------------

@@ -13,20 +13,20 @@ _KEPT_MAX = 256  # outcomes x statuses x APIs are fewer
 _kept: dict[tuple[object, ...], tuple[int, list[bytes]]] = {}
 
 
-def turned_away(refused: Refused, *, keep_alive: bool, to_head: bool) -> tuple[int, bytes]:
+def turned_away(refused: Refused, request_id: str, *, keep_alive: bool, to_head: bool) -> tuple[int, bytes]:
     """Status and whole answer for a request that goes no further than reception."""
     if refused.detail is not None or refused.param is not None:  # in words of the request's own
-        return _made(refused, keep_alive, to_head)
+        return _made(refused, request_id, keep_alive, to_head)
     key = (refused.outcome, refused.status, refused.api.value, refused.allow, keep_alive, to_head)
     kept = _kept.get(key)
     if kept is None:
-        status, answer = _made(refused._replace(request_id=_HOLE), keep_alive, to_head)
+        status, answer = _made(refused, _HOLE, keep_alive, to_head)
         kept = status, answer.split(_HOLE.encode())
         if len(_kept) < _KEPT_MAX:
             _kept[key] = kept
-    return kept[0], refused.request_id.encode("latin-1", "replace").join(kept[1])
+    return kept[0], request_id.encode("latin-1", "replace").join(kept[1])
 
 
-def _made(refused: Refused, keep_alive: bool, to_head: bool) -> tuple[int, bytes]:
-    status, fields, body = refused.response()
+def _made(refused: Refused, request_id: str, keep_alive: bool, to_head: bool) -> tuple[int, bytes]:
+    status, fields, body = refused.response(request_id)
     return status, heads.response(status, fields, body, keep_alive=keep_alive, to_head=to_head)

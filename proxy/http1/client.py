@@ -16,21 +16,23 @@ from typing import Any, Protocol
 
 import httptools
 
+from proxy.http1.answer_head import AnswerHead
 from proxy.http1.faults import BackendFault, ConnectFailed
-from proxy.http1.framing import answer_framing
+from proxy.http1.known_head import KnownHead
 
 NEVER = float("inf")
 KEEP_S = 4.0  # engines (uvicorn) close idle connections at 5 s
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 256
+KNOWN_BYTES = 16 * 1024  # an answer's head is learnt from a first read of at most this
 INFORMATIONAL = 16  # 1xx answers before the real one
 
 
 class Answer(Protocol):
     """Who takes in an answer. Called synchronously from the socket's callback."""
 
-    def head(self, status: int, fields: list[tuple[bytes, bytes]], length_bytes: int | None) -> None:
-        """The head. `length_bytes`: of the body, None where its end is told otherwise."""
+    def head(self, head: AnswerHead, length_bytes: int | None) -> None:
+        """The head. `length_bytes`: of this body, None where its end is told otherwise. (A known head was read with another's.)"""
 
     def data(self, piece: bytes) -> None:
         """A piece of the body, as it came out of one read."""
@@ -57,9 +59,8 @@ class BackendConnection(asyncio.Protocol):
         self._unread = False  # the backend closed before it can have read the request
         self._fields: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0  # fed while the head is not complete
-        self._head_complete = False
-        self._length_bytes: int | None = None
-        self._chunked = False
+        self._head: AnswerHead | None = None  # once it is complete
+        self._first = b""  # the first read of the present answer, from which its head may be learnt
         self._informational = 0
         self._pieces: list[bytes] = []
         self._ended = False
@@ -106,7 +107,13 @@ class BackendConnection(asyncio.Protocol):
         if answer is None:  # bytes that nobody asked for
             self.transport.abort()
             return
-        self._untouched = False
+        if self._untouched:
+            self._untouched = False
+            known = self.kept.known
+            if known is not None and (found := known.body(data)) is not None and len(data) - found[0] == found[1]:
+                self._take_known(answer, known.head, data, *found)
+                return
+            self._first = data if len(data) <= KNOWN_BYTES else b""
         broken = False
         try:
             self._parser.feed_data(data)
@@ -120,7 +127,7 @@ class BackendConnection(asyncio.Protocol):
         if self._ended:
             self._to_close = self._to_close or broken  # whole, with something behind it
             self._finish(answer)
-        elif not self._head_complete:
+        elif self._head is None:
             self._head_bytes += len(data)
             broken = broken or self._head_bytes > HEAD_BYTES
         if broken and self._answer is not None:
@@ -137,15 +144,24 @@ class BackendConnection(asyncio.Protocol):
         self._parser = None
         if answer is None:
             return
-        if self._head_complete and self._length_bytes is None and not self._chunked and exc is None:
+        head = self._head
+        if head is not None and head.content_length is None and not head.chunked and exc is None:
             answer.end()  # its end is told by closing
         else:
             answer.lost(BackendFault.STALE if self._old and self._untouched and unread else BackendFault.RESET)
 
     # --- parsing --------------------------------------------------------------------------------------------------
 
+    def _take_known(self, answer: Answer, head: AnswerHead, data: bytes, start: int, length: int) -> None:
+        """A whole answer, whose head came before: it is taken as read."""
+        answer.head(head, length)
+        if length:
+            answer.data(data[start:])
+        self._to_close = False
+        self._finish(answer)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_complete:
+        if self._head is not None:
             if self._ended:
                 raise _Excess
             return  # a trailer: dropped
@@ -161,19 +177,20 @@ class BackendConnection(asyncio.Protocol):
             if status == 101 or self._informational > INFORMATIONAL:
                 raise _Excess
             return
-        framing = answer_framing(status, fields)
-        if framing is None or status > 599 or len(fields) > HEAD_FIELDS or self._parser.should_upgrade():
+        head = AnswerHead.read(status, fields)
+        if head is None or status > 599 or len(fields) > HEAD_FIELDS or self._parser.should_upgrade():
             raise _Excess
-        self._length_bytes, self._chunked = framing
-        self._head_complete = True
+        self._head = head
+        if head.content_length is None:
+            self._first = b""
         if self._answer is not None:
-            self._answer.head(status, fields, self._length_bytes)
+            self._answer.head(head, head.content_length)
 
     def on_body(self, piece: bytes) -> None:
         self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
-        if self._head_complete:  # else it was a 1xx
+        if self._head is not None:  # else it was a 1xx
             self._ended = True
             self._to_close = not self._parser.should_keep_alive()
 
@@ -184,7 +201,11 @@ class BackendConnection(asyncio.Protocol):
     def _finish(self, answer: Answer) -> None:
         self._answer = None
         self._old = True
-        self._head_complete = self._ended = False
+        if self._head is not None:
+            if not self._to_close and self._head.status == 200 and self._head.content_length is not None:
+                self.kept.known = KnownHead.learn(self._first, self._head) or self.kept.known
+            self._head, self._first = None, b""
+        self._ended = False
         self._informational = self._head_bytes = 0
         self.resume()
         if self._to_close:
@@ -210,6 +231,7 @@ class KeptConnections:
         self._loop = loop
         self._idle: deque[BackendConnection] = deque()  # the oldest first
         self._closed = False
+        self.known: KnownHead[AnswerHead] | None = None  # how its latest answer began
         self.deadline_at = NEVER  # of the oldest idle one
 
     def take(self) -> BackendConnection | None:

@@ -26,6 +26,8 @@ from proxy.telemetry.spend import Price, Rent
 from proxy.telemetry.tallies import Counter, Histogram
 from proxy.telemetry.view import gauges
 
+FOLD_SWEEPS = 10
+
 
 class Telemetry:
     """All metrics of one process. Not thread-safe: to be called on the event loop's thread. No call waits for anything."""
@@ -43,7 +45,8 @@ class Telemetry:
         self._nowhere = self._cell("", "")
         self._disconnects = {phase: self._book.counter(catalogue.DISCONNECTS, phase) for phase in labels.DISCONNECT_PHASES}
         self._overheads = {phase: self._book.histogram(catalogue.OVERHEAD, phase) for phase in labels.OVERHEAD_PHASES}
-        self.loop_lag = self._book.histogram(catalogue.LOOP_LAG).observe
+        self._loop_lag = self._book.histogram(catalogue.LOOP_LAG)
+        self._sweeps = 0
         self._dropped = self._book.counter(catalogue.LOG_DROPPED)
         self._smoke_ok: dict[str, bool] = {}  # by platform
         self._reload_ok = True
@@ -129,6 +132,13 @@ class Telemetry:
         self._book.counter(catalogue.RETRIES, pool, labels.RETRY_DENIED).n += 1
 
     # --- what happens to Fairlane itself ---
+
+    def swept(self, lag_s: float) -> None:
+        """The deadlines were looked at, so late. What was observed since goes into its buckets now and then: lists may not grow."""
+        self._loop_lag.observe(lag_s)
+        self._sweeps += 1
+        if self._sweeps % FOLD_SWEEPS == 0:
+            self._book.fold()
 
     def events(self, events: Iterable[Event]) -> None:
         """What the dispatcher says has changed."""

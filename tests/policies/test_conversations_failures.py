@@ -551,8 +551,8 @@ def test_the_only_backend_is_asked_once_more_and_a_busy_one_is_not() -> None:
 # -- a platform whose backends fail together
 
 
-def three(**more: object) -> Play:
-    return Play(plan(platform("own", a=4, b=4), platform("rented", r=2), pool("chat", "own", "rented", **more)))
+def three() -> Play:
+    return Play(plan(platform("own", a=4, b=4), platform("rented", r=2), pool("chat", "own", "rented")))
 
 
 def other(backend: str) -> str:

@@ -147,7 +147,7 @@ async def test_l18_no_input_costs_a_hundred_times_what_others_do(kind: str, meas
 
         inputs, play = {
             "requests": (requests(), door),
-            "bodies": (bodies(), lambda raw: void(reception.read(raw, admitted))),
+            "bodies": (bodies(), lambda raw: void(reception.read(raw, admitted, "id"))),
             "answers": (answers(), lambda raw: void(taken([raw], fin=True))),
             "streams": (streams(), watch),
         }[kind]

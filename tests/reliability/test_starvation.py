@@ -37,10 +37,10 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Large bodies are read to their end only when it opens."""
     opened, read = threading.Event(), Reception.read
 
-    def gated(self: Reception, body: bytes, admitted: Any) -> Any:
+    def gated(self: Reception, body: bytes, *more: Any) -> Any:
         if len(body) > LARGE_BYTES:
             assert opened.wait(20.0), "nothing else went on meanwhile"
-        return read(self, body, admitted)
+        return read(self, body, *more)
 
     monkeypatch.setattr(Reception, "read", gated)
     yield opened

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 
+from proxy.http1.answer_head import AnswerHead
 from proxy.http1.client import BackendConnection, KeptConnections
 from proxy.http1.faults import BackendFault
 
@@ -28,7 +29,7 @@ class Told:
     def __init__(self) -> None:
         self.over = asyncio.get_running_loop().create_future()
 
-    def head(self, status: int, fields: list[tuple[bytes, bytes]], length_bytes: int | None) -> None: ...
+    def head(self, head: AnswerHead, length_bytes: int | None) -> None: ...
 
     def data(self, piece: bytes) -> None: ...
 
