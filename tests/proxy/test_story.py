@@ -329,6 +329,7 @@ async def test_s07_s08_s10_a_stream_cut_after_twenty_tokens_ends_in_one_error_ev
             assert json.loads(last.removeprefix(b"data: "))["error"]["code"] in ("truncated", "idle_timeout")
             assert answer.body.count(b'"error"') == 1
             assert standby.requests == []
+            await proxy.until(lambda: proxy.state.in_flight == 0, 1.0)
             await proxy.at_rest()
             outcome = "idle_timeout" if cut == "stalled" else "truncated"
             assert await proxy.metric("fairlane_requests_total", outcome=outcome) == 1
