@@ -147,7 +147,7 @@ class Attempt:
             return  # a stream whose encoding hides its tokens is released at its first byte
         self._settle(None)
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         self.held.append(piece)
         self.held_bytes += len(piece)
         if self.token_at:  # the relay is about to take over

@@ -132,6 +132,10 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
             return forms.replace_model(self.body, self.form, model)
         return self.body
 
+    def spent(self) -> Reading:
+        """The same without its body, once it will not be sent again: a long prompt is not held while its answer streams."""
+        return Reading(self.request, self.endpoint, b"", None, None, self.prompt, self.include_usage)
+
     def prioritised(self, number: int | None) -> Reading:
         """The same with this `priority` in its JSON body, or None for none: engines order their own queue by it."""
         if self.members is None or self.endpoint.kind is not Kind.GENERATION:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _DONE = re.compile(rb"data: ?\[DONE\]")
+_OK = Outcome.OK  # looked up once: an enum's members are slow to reach
 PROGRESS_S = 300.0  # so long may nothing but comments come; looked at ten times in it, never per chunk
 
 
@@ -143,7 +144,7 @@ class Relay:
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         raise AssertionError("the head comes before the first token")
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         watcher = self._watcher
         if watcher is not None:
             at = clock.now()
@@ -156,7 +157,12 @@ class Relay:
         elif self._usage is not None:
             self._usage.feed(piece)
         self.bytes_out += len(piece)
-        self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked else piece)
+        if not self.chunked:
+            self._write(piece)
+        elif chunk is not None:
+            self._write(chunk)
+        else:
+            self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     def end(self) -> None:
         self._gone()
@@ -241,7 +247,7 @@ class Relay:
 
     def _complete(self) -> None:
         self._exchange.end(_LAST_CHUNK if self.chunked else b"")
-        self._finish(Outcome.OK)
+        self._finish(_OK)
 
     def _finish(self, outcome: Outcome) -> None:
         if self.outcome is not None:

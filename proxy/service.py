@@ -142,6 +142,7 @@ class Service:
             record.id, record.tenant = request_id, identity.name
             self._refuse(exchange, reading, record)
             return
+        exchange.body = b""  # from here on the reading holds it
         request = reading.request
         record = Record(
             received_at,
@@ -215,6 +216,7 @@ class Service:
             story.trace.end(record, request, at)
         self._recorder.put(record, request)
         del self.stories[story]
+        story.exchange.task = story.task = None  # nobody ends it any more; and no circle is left for the collector to find
         if not self.stories:
             self._look_for_rest()
 

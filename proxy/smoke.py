@@ -145,7 +145,7 @@ class _Rest:
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         raise AssertionError("the head comes before the first token")
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         if self._attempt.watching and self._attempt.watcher is not None:
             self._attempt.watcher.feed(piece)
         elif self._bytes < LISTING_BYTES:

@@ -9,6 +9,7 @@ never depends on how the bytes were cut into chunks.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeGuard
 
@@ -26,6 +27,7 @@ _OPENINGS = {
     key: (f'"{key}":"'.encode(), f'"{key}": "'.encode()) for key in (*_OPENAI_TEXTS, *_ANTHROPIC_TEXTS, "arguments", "delta")
 }  # what stands before the text of a token
 _QUOTE, _LF, _CR, _BACKSLASH = b'"\n\r\\'  # as numbers: a search for one costs a third of a search for bytes
+_NUMBER = re.compile(rb"[0-9]+")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -45,11 +47,13 @@ class StreamWatcher:
         "_after_cr",
         "_before",
         "_before_bytes",
+        "_behind_number",
         "_blind",
         "_inspect",
         "_name",
         "_open",
         "_steady",
+        "_until_number",
         "done",
         "error",
         "events",
@@ -78,6 +82,8 @@ class StreamWatcher:
         self._name = b""  # of the open event, once blind
         self._before, self._after = b"", b"\n\n"  # the known event around its text, with the blank line that ends it
         self._before_bytes, self._after_bytes = 0, 2  # 0: none is known yet
+        self._until_number = b""  # around a number behind the text that is another in each event
+        self._behind_number: bytes | None = None  # empty: there is none; None: not looked for
         self._steady = False  # a known event, and between two events: the short way is open
 
     @property
@@ -111,7 +117,7 @@ class StreamWatcher:
                 if text and _QUOTE not in text and _LF not in text and _CR not in text:
                     self.tokens += 1
                     return
-            elif data.endswith(b"}\n\n") and self._differs_behind_its_text(data[:-2]):
+            elif self._differs_in_a_number(data) or (data.endswith(b"}\n\n") and self._differs_behind_its_text(data[:-2])):
                 self.tokens += 1
                 return
         self._feed(data)
@@ -125,7 +131,34 @@ class StreamWatcher:
         behind = event[stop:]
         if b'"error"' in behind or b'"type"' in behind or behind.count(b'"usage"') != behind.count(b'"usage":null'):
             return False
-        return behind.count(b"finish_reason") == behind.count(b'"finish_reason":null')
+        if behind.count(b"finish_reason") != behind.count(b'"finish_reason":null'):
+            return False
+        if self._behind_number is None:
+            self._learn_number(behind)
+        return True
+
+    def _differs_in_a_number(self, data: bytes) -> bool:
+        """Is this event, which begins as the known one, another only in its text and in the digits of one number?"""
+        behind_number, until_number = self._behind_number, self._until_number
+        if not behind_number or not data.endswith(behind_number):
+            return False
+        start = self._before_bytes
+        stop = data.find(until_number, start)
+        if stop <= start or not data[stop + len(until_number) : -len(behind_number)].isdigit():
+            return False
+        text = data[start:stop]
+        return _QUOTE not in text and _LF not in text and _CR not in text and text[-1] != _BACKSLASH
+
+    def _learn_number(self, behind: bytes) -> None:
+        """What stands behind the text differs: if only in a number, keep what stands around that. A time, most often. Tried once."""
+        self._behind_number = b""
+        known = self._after[:-2]
+        shared_bytes = next((index for index, (one, other) in enumerate(zip(known, behind, strict=False)) if one != other), 0)
+        until_number = known[:shared_bytes].rstrip(b"0123456789")
+        numbers = [_NUMBER.match(each, len(until_number)) for each in (known, behind)]
+        rests = [each[number.end() :] for each, number in zip((known, behind), numbers, strict=True) if number is not None]
+        if len(rests) == 2 and rests[0] == rests[1]:
+            self._until_number, self._behind_number = until_number, rests[0] + b"\n\n"
 
     def _feed(self, data: bytes) -> None:
         if self._after_cr and data[:1] == b"\n":
@@ -198,6 +231,7 @@ class StreamWatcher:
             if stop >= 0 and event[stop - 1 : stop] != b"\\":
                 self._before, self._after = event[:start], event[stop:] + b"\n\n"
                 self._before_bytes, self._after_bytes = len(self._before), len(self._after)
+                self._behind_number = None
             return
 
     def _fail(self, data: bytes) -> None:

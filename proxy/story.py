@@ -283,6 +283,7 @@ class Story:
         if attempt.watching:
             record.first_token_at = clock.now()
             record.phase = "streaming"
+            self.reading = self.reading.spent()
             service.lobby.first_token(lease)
             service.telemetry.first_token(record, attempt.token_at - attempt.sent_at)
         if relay.outcome is None:

@@ -27,6 +27,21 @@ HEAD_FIELDS = 256
 KNOWN_BYTES = 16 * 1024  # an answer's head is learnt from a first read of at most this
 INFORMATIONAL = 16  # 1xx answers before the real one
 
+_CRLF = b"\r\n"
+_SIZES_MAX = 4096  # longer chunks are not the many small ones of a stream
+
+
+def _size_of(chunk_bytes: int) -> tuple[bytes, int]:
+    """With which line does a chunk begin that is so many bytes long, all told, and how long is that line?"""
+    for digits in (1, 2, 3):
+        size = b"%x" % max(0, chunk_bytes - digits - 4)
+        if len(size) == digits and size != b"0":
+            return size + _CRLF, digits + 2
+    return b"none", 0  # no chunk is so long, or it has no data
+
+
+_SIZES = [_size_of(chunk_bytes) for chunk_bytes in range(_SIZES_MAX)]
+
 
 class Answer(Protocol):
     """Who takes in an answer. Called synchronously from the socket's callback."""
@@ -34,8 +49,8 @@ class Answer(Protocol):
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         """The head. `length_bytes`: of this body, None where its end is told otherwise. (A known head was read with another's.)"""
 
-    def data(self, piece: bytes) -> None:
-        """A piece of the body, as it came out of one read."""
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
+        """A piece of the body, as it came out of one read. `chunk`: the whole chunk around it, where that read was one and no more."""
 
     def end(self) -> None:
         """The answer is complete; the connection is no longer ours."""
@@ -46,6 +61,26 @@ class Answer(Protocol):
 
 class BackendConnection(asyncio.Protocol):
     """One connection to a backend."""
+
+    __slots__ = (
+        "_answer",
+        "_between",
+        "_ended",
+        "_fields",
+        "_first",
+        "_head",
+        "_head_bytes",
+        "_informational",
+        "_old",
+        "_parser",
+        "_paused",
+        "_pieces",
+        "_to_close",
+        "_untouched",
+        "idle_until",
+        "kept",
+        "transport",
+    )
 
     transport: asyncio.Transport
 
@@ -61,6 +96,7 @@ class BackendConnection(asyncio.Protocol):
         self._head_bytes = 0  # fed while the head is not complete
         self._head: AnswerHead | None = None  # once it is complete
         self._first = b""  # the first read of the present answer, from which its head may be learnt
+        self._between = False  # the parser stands between two chunks, and nothing of the next has come
         self._informational = 0
         self._pieces: list[bytes] = []
         self._ended = False
@@ -71,6 +107,7 @@ class BackendConnection(asyncio.Protocol):
         """Send a request; what comes of it goes to `answer`."""
         self._answer = answer
         self._untouched = True
+        self._between = False
         if len(body) < 16384:
             self.transport.write(head + body)
         else:
@@ -107,6 +144,11 @@ class BackendConnection(asyncio.Protocol):
         if answer is None:  # bytes that nobody asked for
             self.transport.abort()
             return
+        if self._between and (read_bytes := len(data)) < _SIZES_MAX:
+            size, size_bytes = _SIZES[read_bytes]
+            if data.startswith(size) and data.endswith(_CRLF):
+                answer.data(data[size_bytes:-2], data)  # one whole chunk: it goes on as it came, and the parser need not see it
+                return
         if self._untouched:
             self._untouched = False
             known = self.kept.known
@@ -119,6 +161,7 @@ class BackendConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             broken = True
+        self._between = self._between and data.endswith(_CRLF)  # else the next chunk's size has begun
         pieces = self._pieces
         if pieces:  # what came before the break is good
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -189,6 +232,12 @@ class BackendConnection(asyncio.Protocol):
     def on_body(self, piece: bytes) -> None:
         self._pieces.append(piece)
 
+    def on_chunk_header(self) -> None:
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        self._between = True
+
     def on_message_complete(self) -> None:
         if self._head is not None:  # else it was a 1xx
             self._ended = True
@@ -205,7 +254,7 @@ class BackendConnection(asyncio.Protocol):
             if not self._to_close and self._head.status == 200 and self._head.content_length is not None:
                 self.kept.known = KnownHead.learn(self._first, self._head) or self.kept.known
             self._head, self._first = None, b""
-        self._ended = False
+        self._ended = self._between = False
         self._informational = self._head_bytes = 0
         self.resume()
         if self._to_close:

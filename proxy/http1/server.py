@@ -12,7 +12,7 @@ import enum
 import fcntl
 import sys
 import termios
-from collections import Counter, deque
+from collections import Counter
 from typing import Any, NoReturn
 
 import httptools
@@ -79,6 +79,40 @@ class Door:
 class Connection(asyncio.Protocol):
     """One caller's connection."""
 
+    __slots__ = (
+        "_advancing",
+        "_body_by_at",
+        "_body_bytes",
+        "_broken",
+        "_complete",
+        "_fault",
+        "_fields",
+        "_first",
+        "_held",
+        "_held_bytes",
+        "_in_head",
+        "_incoming",
+        "_known",
+        "_own_body_left",
+        "_parser",
+        "_pieces",
+        "_reading_paused",
+        "_stalls",
+        "_target",
+        "_unparsed_head_bytes",
+        "_unsent_bytes",
+        "_upgrade",
+        "_waiting",
+        "_writing_paused",
+        "current",
+        "deadline_at",
+        "door",
+        "limits",
+        "peer",
+        "phase",
+        "transport",
+    )
+
     transport: asyncio.Transport
 
     def __init__(self, door: Door) -> None:
@@ -88,9 +122,9 @@ class Connection(asyncio.Protocol):
         self.deadline_at = NEVER
         self.current: Exchange | None = None  # admitted: its body is arriving, or it is being answered
         self.peer = ""
-        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser: Any = None  # while there is something to parse
         self._incoming: Exchange | None = None  # head parsed, body not complete; `current`, or behind it
-        self._waiting: deque[Exchange] = deque()  # complete, out of the same read as `current`, behind it
+        self._waiting: list[Exchange] = []  # complete, out of the same read as `current`, behind it
         self._broken: CallerFault | None = None  # what comes behind `current` is no request
         self._held: list[bytes] = []  # read ahead, unparsed
         self._held_bytes = 0
@@ -150,7 +184,7 @@ class Connection(asyncio.Protocol):
             if not self.door.addresses[self.peer]:
                 del self.door.addresses[self.peer]
         self.door.deadlines.forget(self)
-        self._parser = None  # it holds bound methods of ours: the circle is broken here
+        self._parser = None
         self._held.clear()
         self._left()
 
@@ -274,6 +308,8 @@ class Connection(asyncio.Protocol):
             else:
                 if self._in_head:
                     self._unparsed_head_bytes += len(data)
+                if self._parser is None:
+                    self._parser = httptools.HttpRequestParser(self)
                 self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             rest = self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
@@ -282,6 +318,8 @@ class Connection(asyncio.Protocol):
         if self._complete:
             self._complete = False
             assert self.current is not None
+            if not self._in_head and self._incoming is None:
+                self._parser = None  # nothing stands behind: a stream need not hold it, nor the circle of its callbacks
             if self._first:
                 self._learn(self._first, self.current)
             self._begin(self.current)
@@ -430,7 +468,7 @@ class Connection(asyncio.Protocol):
             if self._writing_paused:  # answers may not pile up: the phase stays as it is, and what comes is held
                 break
             if self._waiting:
-                self.current = exchange = self._waiting.popleft()
+                self.current = exchange = self._waiting.pop(0)
                 if self.door.service.admit(exchange):
                     self._begin(exchange)
                 continue

@@ -27,6 +27,7 @@ from proxy.telemetry.tallies import Counter, Histogram
 from proxy.telemetry.view import gauges
 
 FOLD_SWEEPS = 10
+_OK, _LEFT = Outcome.OK, Outcome.CLIENT_GONE  # looked up once: an enum's members are slow to reach
 
 
 class Telemetry:
@@ -61,27 +62,31 @@ class Telemetry:
     def finish(self, record: Record, now: float) -> None:
         """The request has ended, in `record.outcome`: once per request, last of all."""
         record.ended_at = now
-        cell = self._cell(record.pool, record.lane) if record.pool else self._nowhere
-        cell.ended(record.outcome, record.status).n += 1
+        outcome, pool = record.outcome, record.pool
+        cell = self._cell(pool, record.lane) if pool else self._nowhere
+        cell.ended(outcome, record.status).n += 1
         cell.seconds.observe(now - record.received_at)
         if record.retry_count:
             cell.client_retries.n += 1
-        if record.outcome is Outcome.CLIENT_GONE:
-            self._disconnects.get(record.phase, self._disconnects["intake"]).n += 1
-        if record.pool:
+        if pool:
             self._finish_in_pool(cell, record)
-        if record.outcome is not Outcome.OK and self._recent is not None:
-            self._recent.ended(record)
+        if outcome is not _OK:
+            if outcome is _LEFT:
+                self._disconnects.get(record.phase, self._disconnects["intake"]).n += 1
+            if self._recent is not None:
+                self._recent.ended(record)
         self._access_log.put(record)
 
     def _finish_in_pool(self, cell: Cell, record: Record) -> None:
         cell.prompt.observe(record.tokens_in)
         cell.measure(record)
-        cell.streamed.n += record.streamed
-        tpot_s = record.tpot_s
-        met = cell.judge(record, tpot_s)
-        if tpot_s is not None:
-            cell.tpot.observe(tpot_s)
+        met = False
+        if record.streamed:
+            cell.streamed.n += 1
+            tpot_s = record.tpot_s
+            met = cell.judge(record, tpot_s)
+            if tpot_s is not None:
+                cell.tpot.observe(tpot_s)
         if record.tokens_source:
             account = cell.account(record.platform)
             account.charge(record)

@@ -438,7 +438,12 @@ def _varied(text: str, number: int, finish: str = "null", more: str = "") -> byt
 
 def test_what_differs_behind_the_text_is_a_token_and_what_means_more_is_read() -> None:
     watcher = StreamWatcher(Api.OPENAI)
-    for number in range(5):
+    for number in (7, 8, 1234):
+        watcher.feed(_varied("a", number))
+    assert watcher._differs_in_a_number(_varied("another text", 99)), "the number's place is known"
+    for event in (_varied("a\\", 99), _varied("", 99), _varied("a", 99, more=',"x":1'), _varied("a", -9)):
+        assert not watcher._differs_in_a_number(event)
+    for number in range(2):
         watcher.feed(_varied("a", number))
     assert (watcher.tokens, watcher.finished, watcher.usage) == (5, False, None)
     watcher.feed(_varied("b", 6, more=',"usage":{"prompt_tokens":3,"completion_tokens":6}'))
@@ -452,7 +457,9 @@ def test_what_differs_behind_the_text_is_a_token_and_what_means_more_is_read() -
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["a", "", '\\"', "\\\\", "x}", "finish_reason"]), st.integers(0, 99), st.sampled_from(["null", '"stop"'])
+            st.sampled_from(["a", "", '\\"', "\\\\", "x}", "finish_reason", '\\"},\\"finish_reason\\":null}],\\"t\\":1']),
+            st.integers(0, 99),
+            st.sampled_from(["null", '"stop"']),
         ),
         max_size=6,
     )

@@ -125,7 +125,7 @@ class _Collector:
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         self.status = head.status
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         self.pieces.append(piece)
 
     def end(self) -> None:

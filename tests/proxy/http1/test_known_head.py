@@ -185,7 +185,7 @@ class Taken:
         self.heads.append(head)
         self.told.append(("head", (head.status, length_bytes)))
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         self.told.append(("data", piece))
 
     def end(self) -> None:
