@@ -76,6 +76,7 @@ class BackendConnection(asyncio.Protocol):
         "_paused",
         "_pieces",
         "_to_close",
+        "_unread",
         "_untouched",
         "idle_until",
         "kept",
