@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+SMALL_BYTES = 64 * 1024
 MEMBERS_MAX = 4096  # at the top of one object; no API has a tenth of that, and each costs memory
 
 _MEMBER_BYTES_MIN = len(b'"":0,')
@@ -53,7 +54,7 @@ class _Counter:
         return _Met(kind, text)
 
 
-_decode_counted = _Counter().decode
+_counter = _Counter()
 
 
 def members(body: bytes) -> Members:
@@ -66,7 +67,7 @@ def members(body: bytes) -> Members:
             body.decode()  # what is only skipped is not checked below
         if len(body) < _MEMBER_BYTES_MIN * MEMBERS_MAX:  # no room for too many
             return _decode(body)
-        return _decode_counted(body)
+        return (_counter if len(body) <= SMALL_BYTES else _Counter()).decode(body)  # large ones are read in another thread
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError("not a JSON object") from error
 
