@@ -1,4 +1,4 @@
-"""Does another client see what `fairlane bench` reports? The standard library's HTTP, in turn with it, at one engine of default speed: `make bench`.
+"""Does another client see what `fairlane bench` reports? The standard library's HTTP, in turn with it, at one engine: `make bench`.
 
 A shared machine stalls now and then, whoever measures: of each client's rounds the least p50 and the least p99 are compared.
 """
