@@ -1,6 +1,7 @@
-"""Does another client see what `fairlane bench` reports? The standard library's HTTP, in turn with it, at one engine: `make bench`.
+"""Does another client see what `fairlane bench` reports? In turn with it, at one engine of default speed: `make bench`.
 
-A shared machine stalls now and then, whoever measures: of each client's rounds the least p50 and the least p99 are compared.
+A shared machine stalls now and then, whoever measures: of each client's rounds the least p50 and the least p99 are compared. What is left
+between them is that `bench` lets its streams start one after another, while the other's start together and read their prompts together.
 """
 
 from __future__ import annotations
