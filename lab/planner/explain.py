@@ -91,9 +91,9 @@ def explain(settings: Settings, body: bytes, key: str, headers: Headers) -> Expl
         b"application/json", 0, None, "",
     )  # fmt: skip
     router = translation.router(settings)
-    reading = wiring.reception(settings, router, wiring.token_estimate()).read(body, admitted)
+    reading = wiring.reception(settings, router, wiring.token_estimate()).read(body, admitted, admitted.request_id)
     if isinstance(reading, Refused):
-        status, _, _ = reading.response()
+        status, _, _ = reading.response(admitted.request_id)
         return Explanation(
             identity.name, lanes[admitted.lane], admitted.traffic, None, 0, None, reading.outcome.value, status, why=reading.detail
         )

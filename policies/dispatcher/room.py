@@ -138,11 +138,27 @@ class Room:
     def _find(self, line: Line, seat: Seat, *, beyond: bool) -> Backend | None:
         if self.warms and seat.ticket is not None and (cold := self.cold(seat.ticket, line.lane, line.serves)):
             return cold
+        if line.tried and (trusted := self._trusted(line, seat)):
+            return trusted
         good_only = bool(line.tried) and not self._budget.allows()
         backend = self.seek(line.serves, line.tried, seat.due_at, line.lane.floor, good_only=good_only, beyond=beyond)
         if good_only and backend is None:
             self._budget.withheld = True
         return backend
+
+    def _trusted(self, line: Line, seat: Seat) -> Backend | None:
+        """For a request that has failed: the first platform where an open backend, not tried by it, has a good latest result.
+
+        A platform's backends fail together. So one whose latest result is bad too is no place to spend another attempt on while a platform
+        behind has a better one; a good one that is full is waited for as ever.
+        """
+        for site in tuple(self.sites[index] for index in self.failover.order()) if self.ramping else self.order:
+            if site.open and not site.refuses and site.serves(line.serves) and (good := site.best(line.tried, good_only=True)):
+                floor = line.lane.floor
+                return good if good.free and (site.free > floor or site.free == site.streams) else None
+            if site.rests_until(line.tried) < seat.due_at:
+                return None
+        return None
 
     # -- platforms out of service, kept warm
 

@@ -12,7 +12,7 @@ import enum
 import fcntl
 import sys
 import termios
-from collections import Counter, deque
+from collections import Counter
 from typing import Any, NoReturn
 
 import httptools
@@ -20,6 +20,7 @@ import httptools
 from proxy.http1.exchange import Exchange, Limits, Service
 from proxy.http1.faults import CallerFault
 from proxy.http1.framing import Head, MalformedHead, head_of
+from proxy.http1.known_head import KnownHead
 
 NEVER = float("inf")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -35,6 +36,9 @@ class Phase(enum.Enum):
     BUSY = "busy"  # a request is being answered
     LINGER = "linger"  # answered and shut for writing; reading off what the caller still sends
     CLOSED = "closed"
+
+
+IDLE, HEAD, BODY, BUSY, LINGER, CLOSED = Phase  # looked up once: an enum's members are slow to reach
 
 
 class Door:
@@ -75,18 +79,52 @@ class Door:
 class Connection(asyncio.Protocol):
     """One caller's connection."""
 
+    __slots__ = (
+        "_advancing",
+        "_body_by_at",
+        "_body_bytes",
+        "_broken",
+        "_complete",
+        "_fault",
+        "_fields",
+        "_first",
+        "_held",
+        "_held_bytes",
+        "_in_head",
+        "_incoming",
+        "_known",
+        "_own_body_left",
+        "_parser",
+        "_pieces",
+        "_reading_paused",
+        "_stalls",
+        "_target",
+        "_unparsed_head_bytes",
+        "_unsent_bytes",
+        "_upgrade",
+        "_waiting",
+        "_writing_paused",
+        "current",
+        "deadline_at",
+        "door",
+        "limits",
+        "peer",
+        "phase",
+        "transport",
+    )
+
     transport: asyncio.Transport
 
     def __init__(self, door: Door) -> None:
         self.door = door
         self.limits = door.limits
-        self.phase = Phase.IDLE
+        self.phase = IDLE
         self.deadline_at = NEVER
         self.current: Exchange | None = None  # admitted: its body is arriving, or it is being answered
         self.peer = ""
-        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser: Any = None  # while there is something to parse
         self._incoming: Exchange | None = None  # head parsed, body not complete; `current`, or behind it
-        self._waiting: deque[Exchange] = deque()  # complete, out of the same read as `current`, behind it
+        self._waiting: list[Exchange] = []  # complete, out of the same read as `current`, behind it
         self._broken: CallerFault | None = None  # what comes behind `current` is no request
         self._held: list[bytes] = []  # read ahead, unparsed
         self._held_bytes = 0
@@ -95,6 +133,8 @@ class Connection(asyncio.Protocol):
         self._advancing = False
         self._fault: CallerFault | None = None  # why a callback left the parser
         self._in_head = False
+        self._known: KnownHead[Head] | None = None  # the head of the request before
+        self._first = b""  # the read in which the present request began, while its head may be learnt from it
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
         self._unparsed_head_bytes = 0
@@ -115,7 +155,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else ""
         if not self.door.has_room(self.peer):
-            self.phase = Phase.CLOSED
+            self.phase = CLOSED
             self.transport.abort()
             return
         self.door.connections.add(self)
@@ -124,9 +164,12 @@ class Connection(asyncio.Protocol):
         self.deadline_at = self.door.loop.time() + self.limits.head_s
 
     def data_received(self, data: bytes) -> None:
-        if self.phase is Phase.BUSY:
+        phase = self.phase
+        if phase is BUSY:
             self._hold(data)
-        elif self.phase is not Phase.LINGER and self.phase is not Phase.CLOSED:
+        elif phase is IDLE and self._known is not None and self._take_known(self._known, data):
+            return
+        elif phase is not LINGER and phase is not CLOSED:
             self._feed(data)
 
     def eof_received(self) -> bool:
@@ -134,14 +177,14 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.phase = Phase.CLOSED
+        self.phase = CLOSED
         if self in self.door.connections:
             self.door.connections.discard(self)
             self.door.addresses[self.peer] -= 1
             if not self.door.addresses[self.peer]:
                 del self.door.addresses[self.peer]
         self.door.deadlines.forget(self)
-        self._parser = None  # it holds bound methods of ours: the circle is broken here
+        self._parser = None
         self._held.clear()
         self._left()
 
@@ -153,7 +196,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writing_paused = False
-        if self.phase is not Phase.BUSY:
+        if self.phase is not BUSY:
             return
         self.deadline_at = NEVER
         if self.current is None:  # what stands behind was not taken up while nobody read
@@ -163,10 +206,10 @@ class Connection(asyncio.Protocol):
 
     def overdue(self, at: float) -> None:
         """The deadline of this phase has passed."""
-        if self.phase is Phase.HEAD or self.phase is Phase.BODY:
+        if self.phase is HEAD or self.phase is BODY:
             self._refuse(CallerFault.SLOW)
             return
-        if self.phase is Phase.IDLE or self.phase is Phase.LINGER:
+        if self.phase is IDLE or self.phase is LINGER:
             self._close()
             return
         limits, unsent_bytes = self.limits, self._untaken_bytes()
@@ -211,19 +254,52 @@ class Connection(asyncio.Protocol):
             return
         view = memoryview(data)
         for start in range(0, len(data), _SLICE_BYTES):
-            if self.phase is Phase.BUSY:
+            if self.phase is BUSY:
                 self._hold(bytes(view[start:]))
                 return
-            if self.phase is Phase.LINGER or self.phase is Phase.CLOSED:
+            if self.phase is LINGER or self.phase is CLOSED:
                 return
             self._feed_slice(view[start : start + _SLICE_BYTES])
 
+    def _take_known(self, known: KnownHead[Head], data: bytes) -> bool:
+        """Is this the head that came before, with a body of some length? Then it is taken as read. False: it must be read."""
+        found = known.body(data)
+        if found is None:
+            return False
+        start, length = found
+        here = len(data) - start
+        if here > length or length > self.limits.body_bytes:
+            return False
+        known.head.content_length = length
+        exchange = Exchange(self, known.head, self.door.loop.time())
+        exchange.context = known.context
+        if self.door.draining:
+            exchange.keep_alive = False
+        if here == length:
+            exchange.body = data[start:]
+            self.current = exchange
+            if self.door.service.admit(exchange):
+                self._begin(exchange)
+            return True
+        self._incoming = exchange
+        if self._await_body(exchange):
+            self._own_body_left = length
+            self._read_own_body(data[start:])
+        return True
+
+    def _learn(self, first: bytes, exchange: Exchange) -> None:
+        head = exchange.head
+        if not head.expects_continue and b"upgrade" not in head.named:
+            self._known = KnownHead.learn(first, head, exchange.context) or self._known
+        self._first = b""
+
     def _feed_slice(self, data: bytes | memoryview) -> None:
-        if self.phase is Phase.IDLE:
-            self.phase = Phase.HEAD
+        if self.phase is IDLE:
+            self.phase = HEAD
             self.deadline_at = self.door.loop.time() + self.limits.head_s
             self._in_head = True
-        elif self.phase is Phase.BODY:
+            self._first = bytes(data)
+        elif self.phase is BODY:
             self.deadline_at = min(self.door.loop.time() + self.limits.body_idle_s, self._body_by_at)
         rest: bytes = b""
         try:
@@ -232,6 +308,8 @@ class Connection(asyncio.Protocol):
             else:
                 if self._in_head:
                     self._unparsed_head_bytes += len(data)
+                if self._parser is None:
+                    self._parser = httptools.HttpRequestParser(self)
                 self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             rest = self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
@@ -240,6 +318,10 @@ class Connection(asyncio.Protocol):
         if self._complete:
             self._complete = False
             assert self.current is not None
+            if not self._in_head and self._incoming is None:
+                self._parser = None  # nothing stands behind: a stream need not hold it, nor the circle of its callbacks
+            if self._first:
+                self._learn(self._first, self.current)
             self._begin(self.current)
         elif self._in_head and self._unparsed_head_bytes > self.limits.head_bytes:
             self._refuse(CallerFault.HEAD_TOO_LARGE)  # counted as it arrives: nothing can make us keep more
@@ -333,7 +415,7 @@ class Connection(asyncio.Protocol):
     def _await_body(self, exchange: Exchange) -> bool:
         """Its turn: ask whether it is wanted, and let its body come. False: it has been answered."""
         self.current = exchange
-        self.phase = Phase.BODY
+        self.phase = BODY
         at = self.door.loop.time()
         self._body_by_at = at + self.limits.body_s
         self.deadline_at = at + self.limits.body_idle_s
@@ -344,14 +426,14 @@ class Connection(asyncio.Protocol):
         return True
 
     def _begin(self, exchange: Exchange) -> None:
-        self.phase = Phase.BUSY
+        self.phase = BUSY
         self.deadline_at = NEVER
         exchange.received_at = self.door.loop.time()
         self.door.service.begin(exchange)
 
     def _refuse(self, fault: CallerFault) -> None:
         """Tell the caller what was wrong with its bytes, and close. What has been answered already only closes."""
-        if self.phase is Phase.LINGER or self.phase is Phase.CLOSED:
+        if self.phase is LINGER or self.phase is CLOSED:
             return
         exchange = self._incoming
         if self.current is not None and self.current is not exchange:
@@ -371,17 +453,22 @@ class Connection(asyncio.Protocol):
         exchange.valve = None
         if not exchange.keep_alive or self._incoming is exchange:  # or its body is unread: what follows is not a request
             self._linger()
-        elif not self._advancing:
+        elif self._advancing:
+            return
+        elif self._held or self._waiting or self._in_head or self._broken or self._incoming or self._writing_paused or self.door.draining:
             self._advance()
+        else:  # nothing stands behind: what `_advance` would come to
+            self.phase = IDLE
+            self.deadline_at = self.door.loop.time() + self.limits.keep_alive_s
 
     def _advance(self) -> None:
         """Take up what stands behind, in order. A loop, not a recursion: a thousand may be answered at once."""
         self._advancing = True
-        while self.current is None and self.phase is not Phase.LINGER and self.phase is not Phase.CLOSED:
+        while self.current is None and self.phase is not LINGER and self.phase is not CLOSED:
             if self._writing_paused:  # answers may not pile up: the phase stays as it is, and what comes is held
                 break
             if self._waiting:
-                self.current = exchange = self._waiting.popleft()
+                self.current = exchange = self._waiting.pop(0)
                 if self.door.service.admit(exchange):
                     self._begin(exchange)
                 continue
@@ -392,7 +479,7 @@ class Connection(asyncio.Protocol):
                 if not self._await_body(self._incoming):
                     break
             else:
-                self.phase = Phase.HEAD if self._in_head else Phase.IDLE
+                self.phase = HEAD if self._in_head else IDLE
                 self.deadline_at = self.door.loop.time() + (self.limits.head_s if self._in_head else self.limits.keep_alive_s)
                 if self.door.draining and not self._in_head and not self._held:
                     self._close()
@@ -428,7 +515,7 @@ class Connection(asyncio.Protocol):
         self._incoming = None
         self._waiting.clear()
         self._held.clear()
-        self.phase = Phase.LINGER
+        self.phase = LINGER
         self.deadline_at = self.door.loop.time() + self.limits.linger_s
         if self.transport.is_closing():
             return
@@ -442,11 +529,11 @@ class Connection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Between requests there is nothing to lose."""
-        if self.phase is Phase.IDLE:
+        if self.phase is IDLE:
             self._close()
 
     def _close(self) -> None:
-        self.phase = Phase.CLOSED
+        self.phase = CLOSED
         self._await_reader()  # what is still to be sent goes out first
         self.transport.close()
 

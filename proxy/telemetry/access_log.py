@@ -31,7 +31,7 @@ class Line(msgspec.Struct):
     platform: str
     backend: str
     attempts: int
-    outcome: Outcome
+    outcome: str
     why: str
     status: int
     method: str
@@ -49,6 +49,9 @@ class Line(msgspec.Struct):
     retry_count: int
     trace_id: str
     peer: str
+
+
+_OUTCOMES = {outcome: outcome.value for outcome in Outcome}  # an enum's value is slow to reach
 
 
 def _ms(seconds: float) -> float:
@@ -84,7 +87,7 @@ def line(record: Record) -> bytes:
             platform=record.platform,
             backend=record.backend,
             attempts=record.attempts,
-            outcome=record.outcome,
+            outcome=_OUTCOMES[record.outcome],
             why=record.why[:TEXT_MAX],
             status=record.status,
             method=record.method[:TEXT_MAX],

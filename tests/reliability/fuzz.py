@@ -83,13 +83,13 @@ def bodies(data: bytes) -> None:
     head = Head("POST", b"/v1/chat/completions", "1.1", [(b"content-type", b"application/json")])
     admitted = _RECEPTION.admit(head)
     assert isinstance(admitted, Admitted)
-    reading = _RECEPTION.read(data, admitted)
+    reading = _RECEPTION.read(data, admitted, "req-1")
     if not isinstance(reading, Reading):
         return
     without = reading.prioritised(None)
-    again = _RECEPTION.read(without.body, admitted)
+    again = _RECEPTION.read(without.body, admitted, "req-1")
     assert isinstance(again, Reading) and not again.gives_priority, "it can no longer be read, or still has a priority"
-    renamed = _RECEPTION.read(reading.prioritised(1).renamed("other"), admitted)
+    renamed = _RECEPTION.read(reading.prioritised(1).renamed("other"), admitted, "req-1")
     assert isinstance(renamed, Reading) and renamed.request.model == "other"
 
 
