@@ -1,10 +1,4 @@
-<<<<<<< HEAD
-"""Another client than `fairlane bench`: the standard library's HTTP in threads.
-
-`python -m tests.lab.second_client URL STREAMS SECONDS WORDS TOKENS`
-=======
 """Another client than `fairlane bench`: the standard library's HTTP, in threads.
->>>>>>> lab-proof
 
 `python -m tests.lab.second_client URL STREAMS SECONDS WORDS TOKENS`. It shares no line with the load generator. Prints, as JSON, the
 times to the first token and per output token of each answer. (OpenAI's SDK was tried: it takes 7 ms of its own for each request, in
