@@ -1,13 +1,8 @@
-<<<<<<< HEAD
-"""Another client than `fairlane bench`: the standard library's HTTP in threads.
-
-`python -m tests.lab.second_client URL STREAMS SECONDS WORDS TOKENS`
-=======
 """Another client than `fairlane bench`: the standard library's HTTP, in threads.
->>>>>>> lab-proof
 
-`python -m tests.lab.second_client URL STREAMS SECONDS WORDS TOKENS`. It shares no line with the load generator. Prints, as JSON, the times to the first token and per output token of each answer. (OpenAI's SDK
-was tried: it takes 7 ms of its own for each request, in threads, which is 6 % of a first token after 112 ms.)
+`python -m tests.lab.second_client URL STREAMS SECONDS WORDS TOKENS`. It shares no line with the load generator. Prints, as JSON, the
+times to the first token and per output token of each answer. (OpenAI's SDK was tried: it takes 7 ms of its own for each request, in
+threads, which is 6 % of a first token after 112 ms.)
 """
 
 from __future__ import annotations
