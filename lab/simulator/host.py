@@ -202,6 +202,8 @@ class Host:
                 lane.completed += 1
             if passage.counted:
                 lane.answered += 1
+        if self._sampled:
+            passage.lane.ended_at.append(now)
         passage.over = True
         passage.work = None
         self._under_way -= 1
@@ -328,7 +330,11 @@ class Host:
             for name, lane in pool.lanes.items():
                 waiting[name] += lane.waiting
         in_flight = {name: backend.in_flight for name, backend in state.backends.items()}
-        self.tally.samples.append(Sample(now, waiting, in_flight))
+        of_lane = dict.fromkeys(waiting, 0)
+        for station in self.stations.values():
+            for passage in station.live:
+                of_lane[self.plan.lanes[passage.caller.request.lane].name] += 1
+        self.tally.samples.append(Sample(now, waiting, in_flight, of_lane))
         assert self.scenario.sample_every_s is not None
         self.enter(now + self.scenario.sample_every_s, self._sample, None, None)
 
