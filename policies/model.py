@@ -137,6 +137,14 @@ class PlacesPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Hedge:
+    """When is a first token late enough for a second attempt beside the first? Past a percentile of those before it, or after so long."""
+
+    percent: int | None = None
+    after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PoolPlan:
     """Requests that wait together, and the platforms that serve them: primary first, then the standbys in order."""
 
@@ -152,6 +160,7 @@ class PoolPlan:
     ramp_s: float = 120.0
     overflow: bool = False  # the standby also takes what would wait too long
     warm: Fraction = Fraction(0)  # of the dispatches of lower lanes and batch: run on platforms out of service, to know that they work
+    hedge: Hedge | None = None  # None: one attempt at a time
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,12 @@ class Lobby:
         self._settle(self.dispatcher.again(ticket, ending, sent, clock.now()))
         return ticket.answer if ticket.answer is not None else await self._wait(ticket)
 
+    def hedge(self, ticket: Ticket) -> Lease | None:
+        """A slot of an idle backend for a second attempt beside the first, if there may be one. Whoever gets a lease owns it."""
+        twin = Ticket(ticket.request, ticket.pool, ticket.arrived_at)
+        self._settle(self.dispatcher.hedge(ticket, twin, clock.now()))
+        return twin.answer if isinstance(twin.answer, Lease) else None
+
     def give_back(self, lease: Lease, ending: Ending) -> None:
         """The slot is free; the next ones go."""
         self._settle(self.dispatcher.give_back(lease, ending, clock.now()))

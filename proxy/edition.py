@@ -45,6 +45,7 @@ class Pool:
     idle_s: float
     total_s: float
     fields: Sequence[bytes]  # `x-fairlane-lane` and `-pool`, per lane
+    hedges: bool = False  # a late first token is asked of an idle backend as well
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from proxy.attempt import Attempt
 from proxy.edition import Backend, Edition, Pool
 from proxy.endpoints import Api, Kind
 from proxy.errors import stream_error
+from proxy.hedge import first_of_two
 from proxy.http1.exchange import Exchange
 from proxy.identity import Identity
 from proxy.intake import Reading
@@ -117,9 +118,9 @@ class Story:
     def _cut_short(self) -> Ending:
         """Who ended it before its time: an operator, a caller who stopped reading, the server at the end of its drain, or the caller?"""
         record, exchange = self.record, self.exchange
-        ending = _LEFT
-        if self.cancelled and exchange.caller_present:
-            record.outcome, ending = Outcome.CANCELLED, _CANCELLED
+        ending = self.left_as
+        if ending is _CANCELLED:
+            record.outcome = Outcome.CANCELLED
         elif exchange.stalled:
             record.outcome = Outcome.WRITE_TIMEOUT
         elif exchange.caller_present:
@@ -131,6 +132,11 @@ class Story:
         if record.outcome is Outcome.CANCELLED or record.outcome is Outcome.DRAINING:
             self._end_badly(record.outcome)
         return ending
+
+    @property
+    def left_as(self) -> Ending:
+        """What an attempt that is cut short says of its backend."""
+        return _CANCELLED if self.cancelled and self.exchange.caller_present else _LEFT
 
     @property
     def may_be_cancelled(self) -> bool:
@@ -171,10 +177,16 @@ class Story:
             at = clock.now()
             if total_at == clock.NEVER:
                 total_at = at + pool.total_s  # waiting has its own limit; this one is for being served
-            attempt = self.attempt = self._attempt(pool, backend, at, total_at)
+            attempt = self.attempt = self.attempt_at(pool, backend, at, total_at)
             service.deadlines.watch(attempt)
             try:
-                failed = await attempt.first_token(*self._request_for(attempt), pool.connect_s)
+                if pool.hedges and service.lobby.dispatcher.hedge_at(ticket, at) is not None:
+                    failed = await first_of_two(self, pool, ticket)
+                    lease, attempt = self.lease, self.attempt
+                    assert lease is not None and attempt is not None
+                    at = lease.granted_at
+                else:
+                    failed = await attempt.first_token(*self.request_for(attempt), pool.connect_s)
             finally:
                 service.deadlines.forget(attempt)
             service.dispatch_overhead(attempt.sent_at - at - attempt.connect_s)
@@ -208,13 +220,20 @@ class Story:
             self.trace.dispatched(lease, clock.now())
         record.phase = "first_token" if self.reading.request.streamed else "unary"
 
+    def sent_beside(self, ticket: Ticket, lease: Lease) -> None:
+        """A second attempt runs beside the first."""
+        self.record.attempts = ticket.attempts
+        self.record.hedges += 1
+        if self.trace is not None:
+            self.trace.beside(lease, clock.now())
+
     def _note_end_of_wait(self, how: str) -> None:
         record, ticket = self.record, self.ticket
         if ticket is not None and (record.phase == "queued" or how == "dispatched"):
             self.service.telemetry.waited(record.pool, record.lane, how, ticket.waited_s - record.queue_s)
             record.queue_s = ticket.waited_s
 
-    def _attempt(self, pool: Pool, backend: Backend, at: float, total_at: float) -> Attempt:
+    def attempt_at(self, pool: Pool, backend: Backend, at: float, total_at: float) -> Attempt:
         reading = self.reading
         model = self._model_for(backend, pool)
         watched = reading.request.streamed and reading.endpoint.kind is Kind.GENERATION
@@ -231,7 +250,7 @@ class Story:
         name = pool.model or self.reading.request.model
         return name if backend.names is None or name is None else backend.names.get(name, name)
 
-    def _request_for(self, attempt: Attempt) -> tuple[bytes, bytes]:
+    def request_for(self, attempt: Attempt) -> tuple[bytes, bytes]:
         """The head and body that this backend gets: the caller's own bytes, save what the file changes."""
         reading, head, backend = self.reading, self.exchange.head, attempt.backend
         body = reading.body

@@ -22,6 +22,7 @@ EVENTS = frozenset(
         "expel",
         "first_token",
         "give_back",
+        "hedge",
         "leave",
         "probed",
         "reconfigure",

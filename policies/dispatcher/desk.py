@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from policies.dispatcher import beside
 from policies.dispatcher.floor import A_RETRY_ANYWHERE, NOTHING_TRIED, Floor
 from policies.dispatcher.levers import Levers
 from policies.dispatcher.migration import take_over
@@ -156,6 +157,20 @@ class Dispatcher:
                 self._ward.advance(now)
         return floor.settled
 
+    def hedge_at(self, ticket: Ticket, now: float) -> float | None:
+        """When is the first token of this request's attempt late enough for `hedge`? None: never, or nobody can tell yet."""
+        return beside.due_at(ticket, now)
+
+    def hedge(self, ticket: Ticket, twin: Ticket, now: float) -> Sequence[Ticket]:
+        """The first token is late: may `twin`, the same request once more, be sent to an idle backend beside it?
+
+        Its answer is then a lease of its own, else still None. It counts as an attempt of `ticket`, whose first lease stays out.
+        """
+        self._begin(now)
+        if not self._closed:
+            beside.begin(self._floor, ticket, twin, now)
+        return self._floor.settled
+
     def first_token(self, lease: Lease, now: float) -> Sequence[Ticket]:
         """The first real token of a lease's answer has come. Nothing happens to one that was given back."""
         floor = self._floor
@@ -167,6 +182,8 @@ class Dispatcher:
             first = lease.first_token_at is None
             change = backend.health.first_token(lease, now, None if room is None else room.plan.slo_ttft_s)
             moved = room.first_token(backend.site, now - lease.granted_at, now) if first and room is not None else ()
+            if first and room is not None and room.hedging is not None:
+                room.hedging.spoke(lease, now)
             if moved and room is not None:
                 self._ward.moved(room, moved)
             if change or moved or not backend.good:

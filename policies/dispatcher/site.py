@@ -145,6 +145,11 @@ class Site:
         assert good.entry is not None and bad.entry is not None
         return good if good.entry < bad.entry else bad
 
+    def idle(self, tried: Container[str]) -> Backend | None:
+        """The largest open backend where nothing runs, and whose latest result is good. Looks at each: asked rarely."""
+        found = [each for name, each in self.backends.items() if name not in tried and each.use is _OPEN and each.good and each.free]
+        return max((each for each in found if not each.slots.live), key=lambda each: (each.cap * each.weight, -each.number), default=None)
+
     def best_starting(self, tried: Container[str]) -> Backend | None:
         """The best of those that are starting and may be asked now."""
         return self._starting.best(tried)

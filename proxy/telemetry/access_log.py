@@ -31,6 +31,7 @@ class Line(msgspec.Struct):
     platform: str
     backend: str
     attempts: int
+    hedges: int
     outcome: Outcome
     why: str
     status: int
@@ -84,6 +85,7 @@ def line(record: Record) -> bytes:
             platform=record.platform,
             backend=record.backend,
             attempts=record.attempts,
+            hedges=record.hedges,
             outcome=record.outcome,
             why=record.why[:TEXT_MAX],
             status=record.status,

@@ -25,6 +25,7 @@ class Record(msgspec.Struct, gc=False):
     model: str = ""  # asked for by the caller
     streamed: bool = False  # asked for as a stream
     attempts: int = 0  # leases granted
+    hedges: int = 0  # of them, second attempts beside the first
     platform: str = ""  # of the latest attempt
     backend: str = ""  # of the latest attempt
     outcome: Outcome = Outcome.INTERNAL
