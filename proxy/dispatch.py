@@ -37,6 +37,11 @@ class Lobby:
         self._settle(self.dispatcher.again(ticket, ending, sent, clock.now()))
         return ticket.answer if ticket.answer is not None else await self._wait(ticket)
 
+    async def resume(self, ticket: Ticket, lease: Lease, ending: Ending) -> Lease | Refusal:
+        """Ask for a slot for the rest of a stream that broke, and whose lease is back."""
+        self._settle(self.dispatcher.resume(ticket, lease, ending, clock.now()))
+        return ticket.answer if ticket.answer is not None else await self._wait(ticket)
+
     def hedge(self, ticket: Ticket) -> Lease | None:
         """A slot of an idle backend for a second attempt beside the first, if there may be one. Whoever gets a lease owns it."""
         twin = Ticket(ticket.request, ticket.pool, ticket.arrived_at)

@@ -73,8 +73,9 @@ async def first_of_two(story: Story, pool: Pool, ticket: Ticket) -> Ending | Non
         ending = story.left_as
         raise
     finally:
-        if first.task is not None:
-            first.task.cancel()
+        for each in (first, beside or first):
+            if each.task is not None:
+                each.task.cancel()  # whichever the story keeps: it is done, or the story is
         if beside is not None:
             for each in (first, beside):
                 if each.attempt is not None:

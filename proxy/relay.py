@@ -43,6 +43,7 @@ class Relay:
         "_usage",
         "_watcher",
         "_write",
+        "broken",
         "bytes_out",
         "deadline_at",
         "done",
@@ -78,6 +79,7 @@ class Relay:
         self.error_relayed = False
         self.last_at = attempt.token_at
         self.outcome: Outcome | None = None
+        self.broken: Outcome | None = None  # how it broke, where another backend may yet say the rest; `outcome` is then open
         self.why = ""  # more than the outcome says, for the log
         self._said = 0  # events with a meaning, when it was last looked
         self._progress_by_at = self.last_at + PROGRESS_S
@@ -91,6 +93,22 @@ class Relay:
         body = held[0] if len(held) == 1 else b"".join(held)
         attempt.held = []
         self.bytes_out = len(body)
+        framing = self._framing()
+        exchange.valve = self  # before the first write: it may be more than the caller takes
+        if self._usage is not None:
+            self._usage.feed(body)
+        broken = self._watcher is not None and self._watcher.error is not None
+        if broken:
+            body = before_done(body)
+        exchange.start(b"%b%b\r\n%b" % (head, framing, self.framed(body)))
+        if broken:
+            self.error_relayed = True
+            self._finish(Outcome.TRUNCATED)
+        else:
+            self._follow()
+
+    def _framing(self) -> bytes:
+        attempt, exchange = self._attempt, self._exchange
         if self._chunked:
             framing = b"transfer-encoding: chunked\r\n"
         elif attempt.length_bytes is not None:
@@ -102,17 +120,12 @@ class Relay:
             framing += b"connection: close\r\n"
         elif exchange.head.version == "1.0":
             framing += b"connection: keep-alive\r\n"
-        exchange.valve = self  # before the first write: it may be more than the caller takes
-        if self._usage is not None:
-            self._usage.feed(body)
-        broken = self._watcher is not None and self._watcher.error is not None
-        if broken:
-            body = _before_done(body)
-        exchange.start(b"%b%b\r\n%b" % (head, framing, self.framed(body)))
-        if broken:
-            self.error_relayed = True
-            self._finish(Outcome.TRUNCATED)
-        elif attempt.ended:
+        return framing
+
+    def _follow(self) -> None:
+        """What comes from now on, or has come already."""
+        attempt = self._attempt
+        if attempt.ended:
             self.end()
         elif attempt.fault is not None:
             self.lost(attempt.fault)
@@ -165,7 +178,7 @@ class Relay:
 
     def end(self) -> None:
         self._gone()
-        if self.outcome is not None:
+        if self.outcome is not None or self.broken is not None:
             return
         if self._watcher is not None and not self._watcher.whole:
             self._finish(Outcome.TRUNCATED)
@@ -174,7 +187,7 @@ class Relay:
 
     def lost(self, fault: BackendFault) -> None:
         self._gone()
-        if self.outcome is not None:
+        if self.outcome is not None or self.broken is not None:
             return
         if self._watcher is not None and self._watcher.done:  # all was said: only the framing is missing
             self._complete()
@@ -231,7 +244,7 @@ class Relay:
 
     def _end_in_error(self, piece: bytes) -> None:
         """The backend's own error event goes to the caller as it came, and is the last thing that does."""
-        last = _before_done(piece)
+        last = before_done(piece)
         self.bytes_out += len(last)
         self.error_relayed = True
         self._write(self.framed(last))
@@ -258,7 +271,7 @@ class Relay:
             self.done.set_result(None)
 
 
-def _before_done(piece: bytes) -> bytes:
+def before_done(piece: bytes) -> bytes:
     """No `[DONE]` follows an error: the SDKs would take the stream for whole."""
     done = _DONE.search(piece)
     return piece if done is None else piece[: done.start()]

@@ -13,6 +13,7 @@ from policies.model import Ending, Lease, Outcome, Refusal, Ticket, Verdict
 from proxy import clock
 from proxy.answers import answer_head
 from proxy.attempt import Attempt
+from proxy.continuation import Listener, forbids
 from proxy.edition import Backend, Edition, Pool
 from proxy.endpoints import Api, Kind
 from proxy.errors import stream_error
@@ -20,6 +21,7 @@ from proxy.hedge import first_of_two
 from proxy.http1.exchange import Exchange
 from proxy.identity import Identity
 from proxy.intake import Reading
+from proxy.onward import ContinuableRelay, go_on
 from proxy.relay import Relay
 from proxy.sse import StreamWatcher, UnaryWatcher
 from proxy.telemetry.record import Record
@@ -227,6 +229,12 @@ class Story:
         if self.trace is not None:
             self.trace.beside(lease, clock.now())
 
+    def continued_by(self, ticket: Ticket, lease: Lease) -> None:
+        """Another backend says the rest."""
+        self._note_dispatch(ticket, lease)
+        self.record.phase = "streaming"
+        self.record.continued += 1
+
     def _note_end_of_wait(self, how: str) -> None:
         record, ticket = self.record, self.ticket
         if ticket is not None and (record.phase == "queued" or how == "dispatched"):
@@ -237,9 +245,12 @@ class Story:
         reading = self.reading
         model = self._model_for(backend, pool)
         watched = reading.request.streamed and reading.endpoint.kind is Kind.GENERATION
+        watcher = StreamWatcher(reading.endpoint.api) if watched else None
+        if pool.continues and watched and self.ticket is not None and self.ticket.last_ending is None and not forbids(reading):
+            watcher = Listener()
         return Attempt(
             backend,
-            StreamWatcher(reading.endpoint.api) if watched else None,
+            watcher,
             first_token_at=at + pool.first_token_s if watched else clock.NEVER,
             total_at=total_at,
             model=model,
@@ -292,13 +303,17 @@ class Story:
             record.phase = "streaming"
             service.lobby.first_token(lease)
             service.telemetry.first_token(record, attempt.token_at - attempt.sent_at)
-        if relay.outcome is None:
+        if relay.outcome is None and relay.broken is None:
             relay.done = service.loop.create_future()
             service.deadlines.watch(relay)
             try:
                 await relay.done
             finally:
                 service.deadlines.forget(relay)
+        if relay.outcome is None:
+            assert isinstance(relay, ContinuableRelay)
+            await go_on(self, pool, relay)
+            relay = self.relay or relay
         outcome = relay.outcome
         assert outcome is not None
         if outcome is not Outcome.OK and not relay.error_relayed:
@@ -316,7 +331,8 @@ class Story:
         record = self.record
         usage = UnaryWatcher() if attempt.status == 200 and not attempt.watching and self.reading.members is not None else None
         itl = self.service.telemetry.itl(attempt.backend.name).observe
-        relay = self.relay = Relay(self.exchange, attempt, idle_s=idle_s, total_at=total_at, itl=itl, usage=usage)
+        kind = ContinuableRelay if attempt.watching and attempt.watcher is not None and attempt.watcher.keeps_text else Relay
+        relay = self.relay = kind(self.exchange, attempt, idle_s=idle_s, total_at=total_at, itl=itl, usage=usage)
         record.status = attempt.status
         relay.start(answer_head(self.edition, record, attempt, self.reading))
         self.service.relay_overhead(clock.now() - attempt.token_at)

@@ -44,6 +44,7 @@ def _platform_plan(name: str, platform: of_platforms.Platform) -> PlatformPlan:
         frozenset(platform.models) if platform.models is not None else None,
         platform.startup_s,
         platform.smoke_s is not None,
+        platform.continues != "none",
     )
 
 
@@ -62,6 +63,7 @@ def _pool_plan(name: str, pool: of_pools.Pool) -> PoolPlan:
         pool.overflow is not None,
         pool.warm,
         Hedge(*pool.hedge.after) if pool.hedge is not None else None,
+        pool.continues,
     )
 
 

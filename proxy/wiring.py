@@ -146,7 +146,7 @@ def _pool(name: str, pool: of_pools.Pool, lanes: Iterable[str]) -> Pool:
     timeouts = pool.timeouts
     fields = [f"x-fairlane-lane: {lane}\r\nx-fairlane-pool: {name}\r\n".encode() for lane in lanes]
     times = (timeouts.connect_s, timeouts.first_token_s, timeouts.idle_s, timeouts.total_s)
-    return Pool(name, pool.model, *times, fields, hedges=pool.hedge is not None)
+    return Pool(name, pool.model, *times, fields, continues=pool.continues, hedges=pool.hedge is not None)
 
 
 def _identities(settings: Settings, lanes: list[str]) -> Identities:
@@ -182,6 +182,7 @@ def backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Editio
                 address,
                 platform.models,
                 platform.priority,
+                platform.continues == "flags",
             )
     return built
 

@@ -26,6 +26,7 @@ EVENTS = frozenset(
         "leave",
         "probed",
         "reconfigure",
+        "resume",
         "smoked",
         "tick",
         "undrain",

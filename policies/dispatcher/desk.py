@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policies.dispatcher import beside
+from policies.dispatcher import beside, onward
 from policies.dispatcher.floor import A_RETRY_ANYWHERE, NOTHING_TRIED, Floor
 from policies.dispatcher.levers import Levers
 from policies.dispatcher.migration import take_over
@@ -156,6 +156,21 @@ class Dispatcher:
             if ticket.answer is None and due_at <= now:
                 self._ward.advance(now)
         return floor.settled
+
+    def resume(self, ticket: Ticket, lease: Lease, ending: Ending, now: float) -> Sequence[Ticket]:
+        """After `give_back` of the lease whose stream broke after its first token: may another backend say the rest?
+
+        Answered as `again` is. Whether there is a rest that can be asked for is for the host to know. ValueError: its lease is not back.
+        """
+        self._begin(now)
+        if self._expelled:
+            ticket.last_ending = ending
+            self._floor.refuse(ticket, Refusal(ending.outcome))
+        else:
+            onward.resume(self._floor, ticket, lease, ending, now)
+            if ticket.answer is None and ticket.seat.due_at <= now:
+                self._ward.advance(now)
+        return self._floor.settled
 
     def hedge_at(self, ticket: Ticket, now: float) -> float | None:
         """When is the first token of this request's attempt late enough for `hedge`? None: never, or nobody can tell yet."""

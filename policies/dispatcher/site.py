@@ -90,6 +90,7 @@ class Site:
     def __init__(self, name: str, generator: random.Random) -> None:
         self.name = name
         self.models: frozenset[str] | None = None  # our names that it serves; None: all
+        self.continues = True  # its backends go on with an answer that another has begun
         self.smoke = False  # it must pass smoke generations before it serves again
         self.backends: dict[str, Backend] = {}
         self.health = PlatformHealth(())

@@ -79,7 +79,7 @@ PROFILES = {
 class Pool(Section):
     """Requests that wait together, and the platforms that serve them."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"affinity", "continue", "preempt", "share", "spill", "yields"})
+    later: ClassVar[frozenset[str]] = frozenset({"affinity", "preempt", "share", "spill", "yields"})
 
     primary: Names = setting("the platform in service; of several, in order")
     standby: Names = setting("platforms that take over, in order", (), shown="none")
@@ -96,6 +96,11 @@ class Pool(Section):
     retries: Retries = setting("what may be tried again before the first token", Retries(), shown="{}")
     hedge: Hedging | None = setting(
         "when the first token is late, also ask an idle backend and take whichever speaks first", None, shown="one attempt at a time"
+    )
+    continues: Flag = setting(
+        "true: when a stream of plain text breaks, another backend says the rest, if nothing about the request forbids it",
+        False,
+        alias="continue",
     )
     overflow: Annotated[Literal["standby"] | None, Kind("standby")] = setting(
         "standby: also sends there what would wait too long", None, shown="the standby only takes over"
@@ -116,6 +121,8 @@ class Pool(Section):
             problems.append((("hedge",), "needs retries.attempts of at least 2: the second attempt is one"))
         if self.hedge is not None and not self.retries.after_send:
             problems.append((("hedge",), "may pay for a generation twice, which retries.after_send: false forbids"))
+        if self.continues and self.retries.attempts < 2:
+            problems.append((("continue",), "needs retries.attempts of at least 2: the rest is one"))
         if self.warm and len(self.primary + self.standby) < 2:
             problems.append((("warm",), "needs a standby to keep warm"))
         refuse(*problems)

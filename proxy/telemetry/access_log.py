@@ -32,6 +32,7 @@ class Line(msgspec.Struct):
     backend: str
     attempts: int
     hedges: int
+    continued: int
     outcome: Outcome
     why: str
     status: int
@@ -86,6 +87,7 @@ def line(record: Record) -> bytes:
             backend=record.backend,
             attempts=record.attempts,
             hedges=record.hedges,
+            continued=record.continued,
             outcome=record.outcome,
             why=record.why[:TEXT_MAX],
             status=record.status,

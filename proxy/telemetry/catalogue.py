@@ -190,6 +190,12 @@ HEDGES = _counter(
     "Second attempts beside the first: won, lost, failed, cancelled; denied: due, but no idle backend or no budget.",
     "won is what they are for; mostly lost: the tail is not the backend's. denied: backends are busy, or 5 % are used up.",
 )
+CONTINUATIONS = _counter(
+    "continuations",
+    "pool result",
+    "Broken streams that could be continued: ok, failed: the rest broke too; cancelled; denied: no other backend in time.",
+    "ok: callers noticed a pause, and a backend needs a look. denied: they got an error event; add a backend, or free slots.",
+)
 BACKEND_TTFT = _histogram(
     "backend_ttft_seconds",
     "backend",

@@ -26,6 +26,7 @@ class Record(msgspec.Struct, gc=False):
     streamed: bool = False  # asked for as a stream
     attempts: int = 0  # leases granted
     hedges: int = 0  # of them, second attempts beside the first
+    continued: int = 0  # of them, those that said the rest of a stream that broke
     platform: str = ""  # of the latest attempt
     backend: str = ""  # of the latest attempt
     outcome: Outcome = Outcome.INTERNAL

@@ -85,7 +85,7 @@ class Telemetry:
             if met:
                 account.slo_tokens.n += record.tokens_out
         if record.attempts > 1:
-            retries = record.attempts - 1 - record.hedges
+            retries = record.attempts - 1 - record.hedges - record.continued
             ok = retries > 0 and record.outcome is Outcome.OK
             cell.retries[labels.RETRY_OK].n += ok
             cell.retries[labels.RETRY_FAILED].n += retries - ok
@@ -132,6 +132,10 @@ class Telemetry:
     def hedged(self, pool: str, result: str) -> None:
         """A second attempt beside the first has ended so (`labels.HEDGE_RESULTS`), or was due and not sent."""
         self._book.counter(catalogue.HEDGES, pool, result).n += 1
+
+    def continued(self, pool: str, result: str) -> None:
+        """A stream broke that could be continued, and this became of the rest (`labels.CONTINUATION_RESULTS`)."""
+        self._book.counter(catalogue.CONTINUATIONS, pool, result).n += 1
 
     # --- what happens to Fairlane itself ---
 
@@ -189,6 +193,8 @@ class Telemetry:
     def _bind(self, pool: PoolPlan, inventory: Inventory) -> None:
         for result in labels.HEDGE_RESULTS:
             self._book.counter(catalogue.HEDGES, pool.name, result)
+        for result in labels.CONTINUATION_RESULTS:
+            self._book.counter(catalogue.CONTINUATIONS, pool.name, result)
         for lane in inventory.plan.lanes:
             cell = self._cell(pool.name, lane.name)
             cell.slo_ttft_s = pool.slo_ttft_s

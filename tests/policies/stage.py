@@ -131,6 +131,17 @@ class Play:
         twin = self.cast[f"{name}+"] = Ticket(ticket.request, ticket.pool, ticket.arrived_at)
         return self._told(self.dispatcher.hedge(ticket, twin, self.now))
 
+    def resume(self, *names: str, how: Ending) -> list[str]:
+        """Their streams break like this; they ask for somebody to say the rest."""
+        lines = []
+        for name in names:
+            lease = self.lease(name)
+            lines += self.end(name, how=how)
+            lines += self._told(self.dispatcher.resume(self.cast[name], lease, how, self.now))
+            if self.cast[name].answer is None:
+                lines.append(f"{name} waits")
+        return lines
+
     def leave(self, name: str) -> list[str]:
         return self._told(self.dispatcher.leave(self.cast[name], self.now))
 

@@ -106,7 +106,8 @@ def test_few_run_at_a_time(in_flight: int, at_once: int) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.integers(0, 400)), max_size=60))
 def test_it_is_never_above_five_percent(events: list[tuple[int, bool, int]]) -> None:
-    hedging, ended, hedges, running = Hedging(P95), 0, 0, []
+    hedging, ended, hedges = Hedging(P95), 0, 0
+    running: list[Lease] = []
     for more, decided, in_flight in events:
         ended += more
         if decided and running:

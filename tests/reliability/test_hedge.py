@@ -299,3 +299,28 @@ async def test_c10_wherever_a_hedged_story_stops_both_slots_come_back(
         assert at > 3, "it was stopped at several places"
         await eventually(lambda: first.active == 0 and second.active == 0)
         proxy.complaints.clear()
+
+
+@pytest.mark.parametrize(("attempts", "whole"), [(2, False), (3, True)])
+async def test_a_second_attempt_that_won_and_breaks_is_continued_only_by_a_third(attempts: int, whole: bool) -> None:
+    pool = HEDGE + f", continue: true, retries: {{attempts: {attempts}}}"
+    said = (scripts.head(), scripts.chunked(scripts.ROLE), scripts.event("t0 "), scripts.fin())
+    async with stage(scripts.hang(), second=said, pool=pool) as (proxy, first, second):
+        proxy.alive = False
+        proxy.attempts_max = 3
+        asked = asyncio.ensure_future(proxy.ask(JS))
+        await second.seen(1)
+        first.script = (
+            scripts.head(),
+            scripts.event("t1 "),
+            scripts.event("t2 "),
+            scripts.chunked(scripts.finish() + scripts.DONE),
+            scripts.end(),
+        )
+        answer = await asked
+        assert (answer.whole, answer.body.count(b"[DONE]"), answer.body.count(b'"role"')) == (whole, whole, 1)
+        line = await last_line(proxy)
+        assert (line["outcome"], line["attempts"], line["hedges"], line["continued"]) == (
+            ("ok", 3, 1, 1) if whole else ("truncated", 2, 1, 0)
+        )
+        assert await proxy.metric("fairlane_retries_total") == 0

@@ -210,6 +210,19 @@ POOL = TWO_PLATFORMS + "pools: {chat: {primary: g, %s}}\n" + HEAD
         (POOL % "standby: [h, h]", "pools.chat.standby", "names the same one twice"),
         (POOL % "overflow: standby", "pools.chat.overflow", "needs a standby to send to"),
         (POOL % "queue: {places: 3, buffer: 10%}", "pools.chat.queue.buffer", 'cannot stand beside "places"; keep one of them'),
+        (POOL % "continue: x", "pools.chat.continue", "must be true or false"),
+        (POOL % "contine: true", "pools.chat.contine", 'is no key here; did you mean "continue"?'),
+        (
+            POOL % "continue: true, retries: {attempts: 1}",
+            "pools.chat.continue",
+            "needs retries.attempts of at least 2: the rest is one",
+        ),
+        (PLATFORM % "continues: true", "platforms.g.continues", "must be 'flags', 'prefill' or 'none'"),
+        (
+            (PLATFORM % "continues: none").replace("primary: g", "primary: g, continue: true"),
+            "pools.chat.continue",
+            "needs a platform that does: all of this pool say continues: none",
+        ),
         (POOL % "hedge: {}", "pools.chat.hedge.after", "is required"),
         (POOL % "hedge: {aftr: p95}", "pools.chat.hedge.aftr", 'is no key here; did you mean "after"?'),
         *(
@@ -233,7 +246,7 @@ POOL = TWO_PLATFORMS + "pools: {chat: {primary: g, %s}}\n" + HEAD
         (POOL % "retries: {attempts: 0}", "pools.chat.retries.attempts", "must be at least 1"),
         (POOL % "demand: {rps: 0, generation_time: 8s}", "pools.chat.demand.rps", "must be more than zero"),
         (POOL % "model: 4", "pools.chat.model", "must be text; put it in quotes"),
-        *((POOL % f"{key}: x", f"pools.chat.{key}", "is not available yet") for key in ("continue", "yields", "preempt", "spill", "share")),
+        *((POOL % f"{key}: x", f"pools.chat.{key}", "is not available yet") for key in ("yields", "preempt", "spill", "share")),
     ],
 )
 def test_a_mistake_in_a_platform_or_pool(text: str, path: str, message: str) -> None:
