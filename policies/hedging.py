@@ -73,11 +73,12 @@ class Hedging:
 
     _PRICE = EXTRA + 1  # in attempts that ended, of which the hedge itself is one
 
-    def __init__(self, plan: Hedge) -> None:
+    def __init__(self, plan: Hedge, ended: int = 0) -> None:
+        """`ended`: attempts of the pool that had ended by now: they pay for nothing."""
         self.plan = plan
         self._tails: dict[str, _Tail] = {}  # by platform
         self._pairs: list[tuple[Lease, Lease]] = []  # the first attempt, and the one beside it
-        self._counted = 0
+        self._counted = ended
         self._credit = 0
 
     def spoke(self, lease: Lease, now: float) -> None:

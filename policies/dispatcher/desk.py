@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from policies.continuation import CUTS
 from policies.dispatcher import beside, onward
 from policies.dispatcher.floor import A_RETRY_ANYWHERE, NOTHING_TRIED, Floor
 from policies.dispatcher.levers import Levers
@@ -128,13 +129,18 @@ class Dispatcher:
         room = failed.room
         seat: Seat = ticket.seat
         pays_twice = may_pay_twice(ending, sent)
-        allowed = failed.first_token_at is None and may_retry(
-            ending,
-            attempts=ticket.attempts,
-            allowed=attempts_allowed(room.plan.attempts, ticket.request.traffic),
-            pays_twice=pays_twice,
-            paid_twice=seat.paid_twice,
-            after_send=room.plan.retry_after_send,
+        continued = ticket.last_ending is not None and ticket.last_ending.outcome in CUTS  # its caller has had tokens already
+        allowed = (
+            not continued
+            and failed.first_token_at is None
+            and may_retry(
+                ending,
+                attempts=ticket.attempts,
+                allowed=attempts_allowed(room.plan.attempts, ticket.request.traffic),
+                pays_twice=pays_twice,
+                paid_twice=seat.paid_twice,
+                after_send=room.plan.retry_after_send,
+            )
         )
         seat.paid_twice |= pays_twice
         ticket.tried |= {failed.backend}

@@ -53,7 +53,7 @@ class Room:
         self.warms = bool(plan.warm) and self._warm_owed + plan.warm >= 1
         self._late = {site.name: self._late.get(site.name) or Samples(SLOW_SPAN_S) for site in sites}
         if self.hedging is None or self.hedging.plan != plan.hedge:
-            self.hedging = None if plan.hedge is None else Hedging(plan.hedge)
+            self.hedging = None if plan.hedge is None else Hedging(plan.hedge, self.load.returned_ever)
         named = [site.models for site in sites if site.models is not None]
         self._all_serve = not named
         self._serves = {model: self._serving(model) for models in named for model in sorted(models)}

@@ -281,3 +281,11 @@ def test_a_platform_that_refuses_us_or_does_not_serve_the_model_is_passed() -> N
     play.speak("ann")
     play.end("ann", how=OK)
     assert counts(play) == (0, 0)
+
+
+def test_what_ended_before_it_was_asked_for_pays_for_nothing() -> None:
+    play = paid_for(Play(plan(platform("own", a=4, b=4), pool("chat", "own"))), 100)
+    play.reload(plan(platform("own", a=4, b=4), pool("chat", "own", hedge=ONE_SECOND)))
+    late(play)
+    assert play.hedge("ann") == []
+    assert len(paid_for(play).hedge("ann")) == 1

@@ -183,3 +183,10 @@ def test_a_hedged_request_needs_a_third_attempt_for_it(attempts: int, said: str)
     (told,) = play.dispatcher.resume(play.ticket("ann"), lease, CUT, play.now)
     assert told is play.ticket("ann")
     assert (f"ann -> {told.answer.backend}" if isinstance(told.answer, Lease) else "ann: truncated") == said
+
+
+def test_a_rest_that_fails_is_not_tried_again() -> None:
+    play = Play(plan(platform("own", a=4, b=4, c=4), pool("chat", "own", continues=True, attempts=9)))
+    saying(play, "ann")
+    play.resume("ann", how=CUT)
+    assert play.fail("ann", how=RESET) == ["ann: upstream_reset"]

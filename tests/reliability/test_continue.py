@@ -176,6 +176,22 @@ async def broken(proxy: Watch, number: int, asked: bytes | None = None, code: st
     return (await proxy.logged(1))[-1]
 
 
+async def test_all_streams_of_a_backend_that_dies_are_continued_within_the_other_ones_cap() -> None:
+    died = asyncio.Event()
+    async with ScriptedBackend(*cut_after(4, scripts.wait(died), scripts.rst())) as first, ScriptedBackend(rest) as second:
+        text = two(first, second, cap=8, pool=ON + ", queue: {places: 8, max_wait: 5s}")
+        async with watched(text.replace(f'"{second.url}", max_streams: 8', f'"{second.url}", max_streams: 3'), first, second) as proxy:
+            proxy.alive = False
+            asked = [asyncio.ensure_future(proxy.ask(body())) for _ in range(8)]
+            await first.seen(8)
+            died.set()
+            answers = [await each for each in asked]
+            assert {told(each.body)[0] for each in answers} == {"".join(WORDS)} and all(each.whole for each in answers)
+            await proxy.logged(8)
+            assert proxy.outcomes() == {"ok": 8}
+            assert second.max_active <= 3
+
+
 async def test_an_error_event_that_nobody_makes_good_is_relayed_as_it_came() -> None:
     async with ScriptedBackend(*cut_after(3, scripts.chunked(ERROR), scripts.end())) as backend:
         async with watched(one(backend, pool=ON).replace("attempts: 1", "attempts: 2"), backend) as proxy:
