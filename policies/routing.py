@@ -152,6 +152,7 @@ class Router:
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.needs_text = any(each.kind == "text" for route in routes for each in route.conditions)  # else nobody need extract it
+        self.splits = any(route.split for route in routes)  # else nobody need tell conversations apart
         self._rules: list[tuple[tuple[Callable[[Request], bool], ...], Choice | _Split]] = []
         for index, route in enumerate(routes):
             if (route.pool is None) == (not route.split):

@@ -23,26 +23,27 @@ class TokenEstimate:
 
     def __init__(self) -> None:
         self._sums: dict[str | None, tuple[float, float]] = {}  # reported, by the formula
+        self._factors: dict[str | None, float] = {}  # the one over the other, bounded
 
     def estimate(self, model: str | None, ascii_bytes: int, other_chars: int) -> int:
         """How many tokens, rounded up, has a prompt of so many ASCII bytes and so many other characters?"""
-        reported, computed = self._sums.get(model, (1.0, 1.0))
-        factor = min(self.FACTOR_MAX, max(1.0 / self.FACTOR_MAX, reported / computed))
-        return math.ceil(factor * self._computed(ascii_bytes, other_chars))
+        return math.ceil(self._factors.get(model, 1.0) * (ascii_bytes / self.BYTES_PER_TOKEN + other_chars / self.CHARACTERS_PER_TOKEN))
 
     def learn(self, model: str | None, ascii_bytes: int, other_chars: int, prompt_tokens: int) -> None:
         """The engine counted `prompt_tokens` for such a prompt. Not for prompts with images, whose tokens are not in the text."""
-        computed = self._computed(ascii_bytes, other_chars)
+        computed = ascii_bytes / self.BYTES_PER_TOKEN + other_chars / self.CHARACTERS_PER_TOKEN
         if computed <= 0.0 or prompt_tokens <= 0:
             return
         # Bounded per prompt too: one absurd report must not outweigh the fifty around it.
-        reported = min(self.FACTOR_MAX * computed, max(computed / self.FACTOR_MAX, prompt_tokens))
+        reported = self._bounded(prompt_tokens / computed) * computed
         before = self._sums.get(model)
         if before is None:
             before = (self.PRIOR_TOKENS, self.PRIOR_TOKENS)
             if len(self._sums) >= self.MODELS_MAX:
-                del self._sums[next(iter(self._sums))]
-        self._sums[model] = (self.DECAY_RATIO * before[0] + reported, self.DECAY_RATIO * before[1] + computed)
+                forgotten = next(iter(self._sums))
+                del self._sums[forgotten], self._factors[forgotten]
+        self._sums[model] = sums = (self.DECAY_RATIO * before[0] + reported, self.DECAY_RATIO * before[1] + computed)
+        self._factors[model] = self._bounded(sums[0] / sums[1])
 
-    def _computed(self, ascii_bytes: int, other_chars: int) -> float:
-        return ascii_bytes / self.BYTES_PER_TOKEN + other_chars / self.CHARACTERS_PER_TOKEN
+    def _bounded(self, factor: float) -> float:
+        return min(self.FACTOR_MAX, max(1.0 / self.FACTOR_MAX, factor))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from proxy.endpoints import Api
-from proxy.http1.heads import downstream_fields, status_line
+from proxy.http1.exchange import Exchange
 from proxy.telemetry.record import Record
 
 if TYPE_CHECKING:
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from proxy.edition import Edition
     from proxy.intake import Reading
 
-_STREAM_FIELDS = ((b"cache-control", b"cache-control: no-cache, no-transform\r\n"), (b"x-accel-buffering", b"x-accel-buffering: no\r\n"))
+_ANTHROPIC = Api.ANTHROPIC
 
 
 def answer_head(edition: Edition, record: Record, attempt: Attempt, reading: Reading) -> bytes:
     """The head of a backend's answer, without its framing and the blank line."""
-    parts = [status_line(attempt.status), *downstream_fields(attempt.fields)]
+    head = attempt.answer_head
+    assert head is not None
+    parts = [head.lines]
     if attempt.watching:
-        present = {name.lower() for name, _ in attempt.fields}
-        parts += [line for name, line in _STREAM_FIELDS if name not in present]  # nginx before us would buffer otherwise
+        parts.append(head.stream_lines)  # nginx before us would buffer otherwise
     connect_ms = (record.connect_s or 0.0) * 1000
     parts.append(
         b"x-request-id: %b\r\n%bx-fairlane-queue-ms: %d\r\nx-fairlane-attempts: %d\r\n"
@@ -36,12 +37,28 @@ def answer_head(edition: Edition, record: Record, attempt: Attempt, reading: Rea
             (attempt.token_at - attempt.sent_at) * 1000,
         )
     )
-    if reading.endpoint.api is Api.ANTHROPIC:
+    if reading.endpoint.api is _ANTHROPIC:
         parts.append(b"request-id: %b\r\n" % record.id.encode())
     if edition.expose:
         sent = attempt.model or ""
         parts.append(b"x-fairlane-backend: %b\r\nx-fairlane-model: %b\r\n" % (record.backend.encode(), sent.encode("ascii", "replace")))
     return b"".join(parts)
+
+
+def framing(exchange: Exchange, length_bytes: int | None, *, chunked: bool) -> bytes:
+    """The fields that tell the caller where the answer ends. One of no known length to HTTP/1.0 ends with its connection."""
+    if chunked:
+        lines = b"transfer-encoding: chunked\r\n"
+    elif length_bytes is not None:
+        lines = b"content-length: %d\r\n" % length_bytes
+    else:
+        lines = b""
+        exchange.keep_alive = False
+    if not exchange.keep_alive:
+        lines += b"connection: close\r\n"
+    elif exchange.head.version == "1.0":
+        lines += b"connection: keep-alive\r\n"
+    return lines
 
 
 def refusal_fields(record: Record) -> list[tuple[bytes, bytes]]:

@@ -7,11 +7,11 @@ failure can still be made good elsewhere. An answer that is not streamed is held
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from policies.model import Ending, Outcome, Verdict
 from proxy import clock
+from proxy.http1.answer_head import AnswerHead
 from proxy.http1.client import BackendConnection
 from proxy.http1.faults import BackendFault, ConnectFailed
 from proxy.sse import StreamWatcher
@@ -44,13 +44,13 @@ class Attempt:
 
     __slots__ = (
         "_settled",
+        "answer_head",
         "backend",
         "connect_s",
         "connection",
         "deadline_at",
         "ended",
         "fault",
-        "fields",
         "held",
         "held_bytes",
         "length_bytes",
@@ -81,7 +81,7 @@ class Attempt:
         self.model_is_ours = model_is_ours  # the file, not the caller, chose the model's name
         self.connection: BackendConnection | None = None
         self.status = 0
-        self.fields: Sequence[tuple[bytes, bytes]] = ()
+        self.answer_head: AnswerHead | None = None
         self.length_bytes: int | None = None
         self.held: list[bytes] = []
         self.held_bytes = 0
@@ -136,26 +136,18 @@ class Attempt:
 
     # --- the answer, as it comes in -------------------------------------------------------------------------------
 
-    def head(self, status: int, fields: list[tuple[bytes, bytes]], length_bytes: int | None) -> None:
-        self.status = status
-        self.fields = fields
+    def head(self, head: AnswerHead, length_bytes: int | None) -> None:
+        self.answer_head = head
+        self.status = head.status
         self.length_bytes = length_bytes
-        if status >= 300:
+        if head.status >= 300:
             return
-        if self.watcher is not None:
-            kind, encoded = b"", False
-            for name, value in fields:
-                lower = name.lower()
-                if lower == b"content-type":
-                    kind = value.lower()
-                elif lower == b"content-encoding":
-                    encoded = value.lower() not in (b"", b"identity")
-            if kind.startswith(b"text/event-stream"):
-                self.watching = not encoded
-                return  # a stream whose encoding hides its tokens is released at its first byte
+        if self.watcher is not None and head.streams:
+            self.watching = not head.encoded
+            return  # a stream whose encoding hides its tokens is released at its first byte
         self._settle(None)
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         self.held.append(piece)
         self.held_bytes += len(piece)
         if self.token_at:  # the relay is about to take over
@@ -228,7 +220,7 @@ class Attempt:
         return Ending(Verdict.NEUTRAL, Outcome.UPSTREAM_STATUS, why=f"status {status}")
 
     def _retry_after_s(self) -> float | None:
-        for name, value in self.fields:
+        for name, value in self.answer_head.fields if self.answer_head is not None else ():
             if name.lower() == b"retry-after":
                 try:
                     return max(0.0, float(value))

@@ -27,20 +27,20 @@ class Lobby:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = clock.NEVER
 
-    async def enter(self, ticket: Ticket) -> Lease | Refusal:
-        """Ask for a slot, and wait for it if need be. Whoever gets a lease owns it."""
+    def enter(self, ticket: Ticket) -> Lease | Refusal | None:
+        """Ask for a slot. None: `wait` for it. Whoever gets a lease owns it."""
         self._settle(self.dispatcher.arrive(ticket, clock.now()))
-        return ticket.answer if ticket.answer is not None else await self._wait(ticket)
+        return ticket.answer
 
-    async def again(self, ticket: Ticket, ending: Ending, *, sent: bool) -> Lease | Refusal:
-        """Ask for another slot after a failed attempt whose lease is back."""
+    def again(self, ticket: Ticket, ending: Ending, *, sent: bool) -> Lease | Refusal | None:
+        """Ask for another slot after a failed attempt whose lease is back. None: `wait` for it."""
         self._settle(self.dispatcher.again(ticket, ending, sent, clock.now()))
-        return ticket.answer if ticket.answer is not None else await self._wait(ticket)
+        return ticket.answer
 
-    async def resume(self, ticket: Ticket, lease: Lease, ending: Ending) -> Lease | Refusal:
-        """Ask for a slot for the rest of a stream that broke, and whose lease is back."""
+    def resume(self, ticket: Ticket, lease: Lease, ending: Ending) -> Lease | Refusal | None:
+        """Ask for a slot for the rest of a stream that broke, and whose lease is back. None: `wait` for it."""
         self._settle(self.dispatcher.resume(ticket, lease, ending, clock.now()))
-        return ticket.answer if ticket.answer is not None else await self._wait(ticket)
+        return ticket.answer
 
     def hedge(self, ticket: Ticket) -> Lease | None:
         """A slot of an idle backend for a second attempt beside the first, if there may be one. Whoever gets a lease owns it."""
@@ -65,7 +65,8 @@ class Lobby:
         """Any other event of the dispatcher: `event(*arguments, now)`."""
         self._settle(event(*arguments, clock.now()) or ())
 
-    async def _wait(self, ticket: Ticket) -> Lease | Refusal:
+    async def wait(self, ticket: Ticket) -> Lease | Refusal:
+        """Wait for the answer. Whoever gets a lease owns it."""
         ticket.host = self._loop.create_future()
         try:
             await ticket.host

@@ -47,7 +47,9 @@ _DECIDING = frozenset(
         "priority",
     ]
 )
-_LIMITS = frozenset(["max_tokens", "max_completion_tokens", "max_output_tokens"])
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_STREAM = (b"true", b"false", b"null")
+_GENERATION, _UPLOAD = Kind.GENERATION, Kind.UPLOAD  # looked up once
 _TOKENS_MAX = 2**31
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
@@ -130,6 +132,10 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
             return forms.replace_model(self.body, self.form, model)
         return self.body
 
+    def spent(self) -> Reading:
+        """The same without its body, once it will not be sent again: a long prompt is not held while its answer streams."""
+        return Reading(self.request, self.endpoint, b"", None, None, self.prompt, self.include_usage)
+
     def prioritised(self, number: int | None) -> Reading:
         """The same with this `priority` in its JSON body, or None for none: engines order their own queue by it."""
         if self.members is None or self.endpoint.kind is not Kind.GENERATION:
@@ -149,13 +155,15 @@ class Reception:
         *,
         max_body_bytes: int,
         needs_text: bool = False,
+        splits: bool = False,
     ) -> None:
-        """`lanes` in order of precedence; `needs_text`: some route looks at the last user message."""
+        """`lanes` in order of precedence. `needs_text`: some route looks at the last user message; `splits`: some divides conversations."""
         self._identities = identities
         self._lane_of = {name.encode(): index for index, name in enumerate(lanes)}
         self._tokens = tokens
         self._max_body_bytes = max_body_bytes
         self._needs_text = needs_text
+        self._splits = splits
 
     def admit(self, head: Head) -> Admitted | Refused:
         """Who calls, and for what? Asked when the head is complete, before the body is let in."""
@@ -238,40 +246,40 @@ class Reception:
         if model is not None and not isinstance(model, str):
             return _malformed(admitted, "model", "must be a string.")
         stream = bytes(fields["stream"]) if "stream" in fields else b"null"
-        if stream not in (b"true", b"false", b"null"):
+        if stream not in _STREAM:
             return _malformed(admitted, "stream", "must be true or false.")
         max_tokens: int | None = None
-        for name in fields.keys() & _LIMITS:
-            limit = _limit(fields[name])
-            if limit is None:
-                return _malformed(admitted, name, "must be a whole number.")
-            if limit >= 0:  # null, and llama.cpp's -1, are no limit
-                max_tokens = limit if max_tokens is None else max(limit, max_tokens)
+        for name in _LIMITS:
+            if name in fields:
+                limit = _limit(fields[name])
+                if limit is None:
+                    return _malformed(admitted, name, "must be a whole number.")
+                if limit >= 0:  # null, and llama.cpp's -1, are no limit
+                    max_tokens = limit if max_tokens is None else max(limit, max_tokens)
         if endpoint.text_key == "messages" and bytes(fields.get("messages", _NULL))[:1] != b"[":
             return _malformed(admitted, "messages", "must be a list.")
-
         prompt = read_prompt(fields, endpoint.text_key, self._needs_text)
-        flexible = "service_tier" in fields and bytes(fields["service_tier"]) == b'"flex"'
+        asks = _PLAIN if fields.keys().isdisjoint(_ASKING) else _asked(fields)
         request = Request(
             request_id,
             identity.name,
             admitted.lane,
-            "batch" if flexible else admitted.traffic,
+            "batch" if asks.flexible else admitted.traffic,
             endpoint.path,
             model,
             self._tokens.estimate(model, prompt.ascii_bytes, prompt.other_chars),
             max_tokens,
             prompt.turns,
-            _holds(fields, "tools") or _holds(fields, "functions"),
-            _wants_json(fields),
+            asks.tools,
+            asks.json,
             prompt.images,
             admitted.task,
             prompt.text,
-            stream == b"true" and endpoint.kind is Kind.GENERATION,
+            stream == b"true" and endpoint.kind is _GENERATION,
             len(body),
-            zlib.crc32(prompt.opening.encode(), identity.salt),
+            zlib.crc32(prompt.opening.encode(), identity.salt) if self._splits else 0,
         )
-        return Reading(request, endpoint, body, members, None, prompt, _asks_usage(fields), "priority" in fields)
+        return Reading(request, endpoint, body, members, None, prompt, asks.usage, asks.priority)
 
     def _refused_body(self, head: Head, endpoint: Endpoint, fields: dict[bytes, bytes], content_type: bytes) -> int | None:
         """With which status is the body refused before it comes? None: let it come."""
@@ -339,6 +347,30 @@ def _limit(value: msgspec.Raw) -> int | None:
     return -1 if limit is None else None
 
 
+class _Asks(NamedTuple):
+    """What some requests ask for besides."""
+
+    tools: bool = False
+    json: bool = False
+    usage: bool = False  # of a stream
+    flexible: bool = False  # it may wait: OpenAI's flex tier
+    priority: bool = False
+
+
+_PLAIN = _Asks()
+_ASKING = frozenset(["tools", "functions", "response_format", "text", "stream_options", "service_tier", "priority"])
+
+
+def _asked(fields: dict[str, msgspec.Raw]) -> _Asks:
+    return _Asks(
+        tools=_holds(fields, "tools") or _holds(fields, "functions"),
+        json=_wants_json(fields),
+        usage="stream_options" in fields and _member(_ANY(fields["stream_options"]), "include_usage") is True,
+        flexible="service_tier" in fields and bytes(fields["service_tier"]) == b'"flex"',
+        priority="priority" in fields,
+    )
+
+
 def _holds(fields: dict[str, msgspec.Raw], name: str) -> bool:
     """Is there something in this list?"""
     return name in fields and bytes(fields[name]) not in _EMPTY
@@ -353,10 +385,6 @@ def _wants_json(fields: dict[str, msgspec.Raw]) -> bool:
     else:
         return False
     return _member(chosen, "type") in ("json_object", "json_schema")
-
-
-def _asks_usage(fields: dict[str, msgspec.Raw]) -> bool:
-    return "stream_options" in fields and _member(_ANY(fields["stream_options"]), "include_usage") is True
 
 
 def _member(value: Any, key: str) -> Any:

@@ -10,7 +10,10 @@ import re
 
 import msgspec
 
+SMALL_BYTES = 64 * 1024
 MEMBERS_MAX = 4096  # at the top of one object; no API has a tenth of that, and each costs memory
+
+_MEMBER_BYTES_MIN = len(b'"":0,')
 
 _BEFORE_VALUE = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 
@@ -18,17 +21,21 @@ _BEFORE_VALUE = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"[^"\\]*(?:\\.[^"\\]*)*"[ 
 class Key:
     """One key as it was met. Two of the same text are two keys, so that a dict holds both."""
 
-    __slots__ = ("text",)
+    __slots__ = ()
+    text: str
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+
+class _Met(Key, msgspec.Struct, eq=False, gc=False):
+    kind: type[Key]
+    text: str
 
 
 Members = dict[Key, msgspec.Raw]
+_decode = msgspec.json.Decoder(Members, dec_hook=_Met).decode  # each key becomes `_Met(Key, text)` without a step in Python
 
 
-class _MemberDecoder:
-    """The decoder, and how many members the object it is in may still have. Decoding is one synchronous step."""
+class _Counter:
+    """A decoder that stops at too many members. Decoding is one synchronous step."""
 
     __slots__ = ("_decode", "_left")
 
@@ -40,14 +47,14 @@ class _MemberDecoder:
         self._left = MEMBERS_MAX
         return self._decode(body)
 
-    def _key(self, kind: type, text: str) -> Key:
+    def _key(self, kind: type[Key], text: str) -> Key:
         self._left -= 1
         if self._left < 0:
             raise ValueError("too many keys")
-        return Key(text)
+        return _Met(kind, text)
 
 
-_decoder = _MemberDecoder()
+_counter = _Counter()
 
 
 def members(body: bytes) -> Members:
@@ -58,7 +65,9 @@ def members(body: bytes) -> Members:
     try:
         if not body.isascii():
             body.decode()  # what is only skipped is not checked below
-        return _decoder.decode(body)
+        if len(body) < _MEMBER_BYTES_MIN * MEMBERS_MAX:  # no room for too many
+            return _decode(body)
+        return (_counter if len(body) <= SMALL_BYTES else _Counter()).decode(body)  # large ones are read in another thread
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError("not a JSON object") from error
 

@@ -55,19 +55,24 @@ class _WholeEvents(Relay):
 
     def _break_or_follow(self) -> None:
         """The stream broke with what was held, or goes on."""
+        attempt = self._attempt
         assert self._watcher is not None
         if self._watcher.error is not None:
             self._finish(Outcome.TRUNCATED)
-        else:
-            self._follow()
+        elif attempt.ended:
+            self.end()
+        elif attempt.fault is not None:
+            self.lost(attempt.fault)
+        elif self._connection is not None:
+            self._connection.hand_over(self)
 
     def _told(self, events: bytes) -> bytes:
         """These events, as the caller gets them."""
         return events
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         if self._as_it_comes:
-            super().data(piece)
+            super().data(piece, chunk)
             return
         watcher = self._watcher
         assert watcher is not None
@@ -107,12 +112,13 @@ class ContinuableRelay(_WholeEvents):
     """The first part of a stream. Where it breaks and could be continued, `broken` says how, and `outcome` is left to the story."""
 
     __slots__ = ()
+    continuable = True
 
     def start(self, head: bytes) -> None:
         self.bytes_out = 0
         body = self._begin()
         self._exchange.valve = self
-        self._exchange.start(b"%b%b\r\n%b" % (head, self._framing(), self.framed(body)))
+        self._exchange.start(b"%b\r\n%b" % (head, self.framed(body)))
         self._break_or_follow()
 
     def overdue(self, at: float) -> None:
@@ -150,7 +156,7 @@ class RestRelay(_WholeEvents):
     def __init__(self, first: ContinuableRelay, attempt: Attempt, story: Story, idle_s: float) -> None:
         itl = story.service.telemetry.itl(attempt.backend.name).observe
         super().__init__(story.exchange, attempt, idle_s=idle_s, total_at=attempt.total_at, itl=itl, usage=None)
-        self._chunked = first._chunked
+        self.chunked = first.chunked
         self._first = first
         self._rewriter = Rewriter(first.listener)
         self.bytes_out = first.bytes_out
@@ -215,7 +221,8 @@ async def _begin_rest(story: Story, pool: Pool, first: ContinuableRelay) -> Rest
     service.give_back(broken_lease, ending)
     if story.trace is not None:
         story.trace.failed(ending.why, clock.now())
-    answer = await service.lobby.resume(ticket, broken_lease, ending)
+    lobby = service.lobby
+    answer = lobby.resume(ticket, broken_lease, ending) or await lobby.wait(ticket)
     if not isinstance(answer, Lease):
         return None
     story.lease = answer
@@ -229,7 +236,8 @@ async def _begin_rest(story: Story, pool: Pool, first: ContinuableRelay) -> Rest
     finally:
         service.deadlines.forget(attempt)
     if failed is None and attempt.watching:
-        service.lobby.first_token(answer)
+        story.reading = story.reading.spent()
+        lobby.first_token(answer)
         return RestRelay(first, attempt, story, pool.idle_s)
     story.lease, story.attempt = None, broken_attempt
     attempt.abandon()

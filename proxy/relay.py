@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from policies.model import Outcome
 from proxy import clock
+from proxy.http1.answer_head import AnswerHead
 from proxy.http1.exchange import Exchange, nowhere
 from proxy.http1.faults import BackendFault
 from proxy.sse import StreamWatcher, UnaryWatcher, Usage
@@ -22,15 +23,17 @@ if TYPE_CHECKING:
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _DONE = re.compile(rb"data: ?\[DONE\]")
+_OK = Outcome.OK  # looked up once: an enum's members are slow to reach
 PROGRESS_S = 300.0  # so long may nothing but comments come; looked at ten times in it, never per chunk
 
 
 class Relay:
     """One answer on its way to its caller. `outcome` says how it ended; `done` wakes the story when it does later."""
 
+    continuable = False  # another backend may say the rest, should it break
+
     __slots__ = (
         "_attempt",
-        "_chunked",
         "_connection",
         "_exchange",
         "_flowed_at",
@@ -45,6 +48,7 @@ class Relay:
         "_write",
         "broken",
         "bytes_out",
+        "chunked",
         "deadline_at",
         "done",
         "error_relayed",
@@ -67,7 +71,7 @@ class Relay:
         self._attempt = attempt
         self._connection = attempt.connection
         self._watcher: StreamWatcher | None = attempt.watcher if attempt.watching else None
-        self._chunked = attempt.length_bytes is None and exchange.head.version == "1.1"
+        self.chunked = attempt.length_bytes is None and exchange.head.version == "1.1"
         self._write = exchange.write
         self._idle_s = idle_s if self._watcher is not None else clock.NEVER
         self._total_at = total_at
@@ -87,45 +91,23 @@ class Relay:
         self.deadline_at = min(self.last_at + self._idle_s, total_at, self._look_at(self.last_at))
 
     def start(self, head: bytes) -> None:
-        """Send the answer's head (without its framing) and what was held. `outcome` is set if that was all."""
+        """Send the answer's head (without its blank line) and what was held. `outcome` is set if that was all."""
         attempt, exchange = self._attempt, self._exchange
         held = attempt.held
         body = held[0] if len(held) == 1 else b"".join(held)
         attempt.held = []
         self.bytes_out = len(body)
-        framing = self._framing()
         exchange.valve = self  # before the first write: it may be more than the caller takes
         if self._usage is not None:
             self._usage.feed(body)
         broken = self._watcher is not None and self._watcher.error is not None
         if broken:
             body = before_done(body)
-        exchange.start(b"%b%b\r\n%b" % (head, framing, self.framed(body)))
+        exchange.start(b"%b\r\n%b" % (head, self.framed(body)))
         if broken:
             self.error_relayed = True
             self._finish(Outcome.TRUNCATED)
-        else:
-            self._follow()
-
-    def _framing(self) -> bytes:
-        attempt, exchange = self._attempt, self._exchange
-        if self._chunked:
-            framing = b"transfer-encoding: chunked\r\n"
-        elif attempt.length_bytes is not None:
-            framing = b"content-length: %d\r\n" % attempt.length_bytes
-        else:
-            framing = b""
-            exchange.keep_alive = False
-        if not exchange.keep_alive:
-            framing += b"connection: close\r\n"
-        elif exchange.head.version == "1.0":
-            framing += b"connection: keep-alive\r\n"
-        return framing
-
-    def _follow(self) -> None:
-        """What comes from now on, or has come already."""
-        attempt = self._attempt
-        if attempt.ended:
+        elif attempt.ended:
             self.end()
         elif attempt.fault is not None:
             self.lost(attempt.fault)
@@ -140,6 +122,11 @@ class Relay:
         if self._watcher is not None:
             return self._watcher.usage
         return self._usage.usage if self._usage is not None else None
+
+    @property
+    def tokens(self) -> int:
+        """Events with content so far: an estimate of output tokens."""
+        return self._watcher.tokens if self._watcher is not None else 0
 
     @property
     def speaks_events(self) -> bool:
@@ -158,10 +145,10 @@ class Relay:
 
     # --- the answer, as it comes in -------------------------------------------------------------------------------
 
-    def head(self, status: int, fields: list[tuple[bytes, bytes]], length_bytes: int | None) -> None:
+    def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         raise AssertionError("the head comes before the first token")
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         watcher = self._watcher
         if watcher is not None:
             at = clock.now()
@@ -174,7 +161,12 @@ class Relay:
         elif self._usage is not None:
             self._usage.feed(piece)
         self.bytes_out += len(piece)
-        self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece)
+        if not self.chunked:
+            self._write(piece)
+        elif chunk is not None:
+            self._write(chunk)
+        else:
+            self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     def end(self) -> None:
         self._gone()
@@ -252,14 +244,14 @@ class Relay:
 
     def framed(self, piece: bytes) -> bytes:
         """`piece` as it stands on the wire; an empty one must not end the body."""
-        return b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked and piece else piece
+        return b"%x\r\n%b\r\n" % (len(piece), piece) if self.chunked and piece else piece
 
     def _gone(self) -> None:
         self._connection = self._attempt.connection = None
 
     def _complete(self) -> None:
-        self._exchange.end(_LAST_CHUNK if self._chunked else b"")
-        self._finish(Outcome.OK)
+        self._exchange.end(_LAST_CHUNK if self.chunked else b"")
+        self._finish(_OK)
 
     def _finish(self, outcome: Outcome) -> None:
         if self.outcome is not None:

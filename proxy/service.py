@@ -22,6 +22,7 @@ from proxy.http1 import heads
 from proxy.http1.exchange import Exchange
 from proxy.http1.faults import CallerFault
 from proxy.intake import Admitted, Refused, new_request_id
+from proxy.large_bodies import LARGE_BYTES, Job, LargeBodies
 from proxy.late_probes import LateProbes
 from proxy.story import Story
 from proxy.telemetry.events import ProcessLog
@@ -29,9 +30,11 @@ from proxy.telemetry.record import Record
 from proxy.telemetry.recorder import Recorder
 from proxy.telemetry.telemetry import Telemetry
 from proxy.telemetry.traces import Traces
+from proxy.turned_away import turned_away
 
 _HEALTH = b"/health"
 _HEALTH_METHODS = ("GET", "HEAD")
+_CATALOGUE = Kind.CATALOGUE  # looked up once: an enum's members are slow to reach
 _FAULTS = {
     CallerFault.MALFORMED: Outcome.MALFORMED,
     CallerFault.TARGET_TOO_LONG: Outcome.TOO_LARGE,
@@ -66,6 +69,7 @@ class Service:
         self.traces: Traces | None = None
         self.stories: dict[Story, None] = {}  # a set in order of arrival
         self.late_probes = LateProbes(self)
+        self._large = LargeBodies(loop, self._large_body_read)
         self._tokens = tokens
         self._log = log
         self._ready = ready
@@ -112,39 +116,66 @@ class Service:
         exchange.context = (edition, admitted)
         return True
 
-    def begin(self, exchange: Exchange) -> None:
-        """The request is complete: read it, and let its story be told."""
+    def begin(self, exchange: Exchange, job: Job | None = None) -> None:
+        """The request is complete: read it, if `job` has not done so elsewhere, and let its story be told."""
         if exchange.context is None:
             self._answer_health(exchange)
             return
         edition: Edition
         admitted: Admitted
         edition, admitted = exchange.context
-        record = self._record(exchange)
-        record.id = admitted.request_id or new_request_id()
-        record.tenant = admitted.identity.name
-        if admitted.endpoint.kind is Kind.CATALOGUE:
-            self._answer_catalogue(exchange, edition, admitted, record)
-            return
-        reading = edition.reception.read(exchange.body, admitted, record.id)
+        identity, head = admitted.identity, exchange.head
+        if job is not None:
+            received_at, request_id, reading = job.received_at, job.request_id, job.reading
+        else:
+            received_at = clock.now()
+            request_id = admitted.request_id or new_request_id()
+            if admitted.endpoint.kind is _CATALOGUE:
+                self._answer_catalogue(exchange, edition, admitted, request_id)
+                return
+            if len(exchange.body) > LARGE_BYTES:
+                self._large.put(Job(exchange, received_at, request_id, edition.reception, admitted))
+                return
+            reading = edition.reception.read(exchange.body, admitted, request_id)
         if isinstance(reading, Refused):
+            record = self._record(exchange)
+            record.id, record.tenant = request_id, identity.name
             self._refuse(exchange, reading, record)
             return
+        exchange.body = b""  # from here on the reading holds it
         request = reading.request
-        record.lane = edition.plan.lanes[request.lane].name
-        record.model = request.model or ""
-        record.streamed = request.streamed
-        record.path = request.path
-        record.bytes_in = request.body_bytes
-        record.retry_count = admitted.retry_count
-        record.trace_id = admitted.trace_id
-        self._intake_overhead(clock.now() - record.received_at)
-        story = Story(self, edition, exchange, admitted.identity, reading, record)
+        record = Record(
+            received_at,
+            clock.wall(),
+            request_id,
+            head.method,
+            request.path,
+            identity.name,
+            edition.plan.lanes[request.lane].name,
+            model=request.model or "",
+            streamed=request.streamed,
+            bytes_in=request.body_bytes,
+            retry_count=admitted.retry_count,
+            trace_id=admitted.trace_id,
+            peer=edition.caller_address(exchange.peer, head.headers) if edition.trusted_proxies else exchange.peer,
+        )
+        self._intake_overhead(clock.now() - received_at)
+        story = Story(self, edition, exchange, identity, reading, record)
         if self.traces is not None:
             story.trace = self.traces.begin(record, exchange.head.headers)
         exchange.task = story
         self.stories[story] = None
         story.task = self.loop.create_task(story.tell())
+
+    def _large_body_read(self, job: Job) -> None:
+        if not job.left:
+            self.begin(job.exchange, job)
+        else:  # the request was complete, so that it counts
+            record = self._record(job.exchange)
+            record.received_at, record.id, record.tenant = job.received_at, job.request_id, job.admitted.identity.name
+            record.outcome = Outcome.CLIENT_GONE
+            self.telemetry.finish(record, clock.now())
+        self._look_for_rest()
 
     def refuse(self, exchange: Exchange, fault: CallerFault) -> None:
         """The request was broken on the wire."""
@@ -162,21 +193,21 @@ class Service:
 
     def told(self, story: Story) -> None:
         """The request is over: its counts, its tokens, its line in the log."""
-        record, relay, attempt, reading = story.record, story.relay, story.attempt, story.reading
+        record, relay, reading, usage = story.record, story.relay, story.reading, story.usage
         request = reading.request
-        if relay is not None and attempt is not None:
+        if relay is not None:
             record.bytes_out = relay.bytes_out
             usage = relay.usage
-            if usage is not None:
-                record.tokens_in, record.tokens_out = usage.prompt_tokens, usage.output_tokens
-                record.tokens_source = "usage"
-                if not request.images:
-                    self._tokens.learn(request.model, reading.prompt.ascii_bytes, reading.prompt.other_chars, usage.prompt_tokens)
-            elif attempt.watching and attempt.watcher is not None:
-                record.tokens_in, record.tokens_out = request.prompt_tokens, attempt.watcher.tokens
-                record.tokens_source = "estimated"
-            if attempt.watching:
+            if relay.speaks_events:
                 record.last_token_at = relay.last_at
+                if usage is None:
+                    record.tokens_in, record.tokens_out = request.prompt_tokens, relay.tokens
+                    record.tokens_source = "estimated"
+        if usage is not None:
+            record.tokens_in, record.tokens_out = usage
+            record.tokens_source = "usage"
+            if not request.images:
+                self._tokens.learn(request.model, reading.prompt.ascii_bytes, reading.prompt.other_chars, record.tokens_in)
         if not record.tokens_in:
             record.tokens_in = request.prompt_tokens
         at = clock.now()
@@ -185,7 +216,12 @@ class Service:
             story.trace.end(record, request, at)
         self._recorder.put(record, request)
         del self.stories[story]
+        story.exchange.task = story.task = None  # nobody ends it any more; and no circle is left for the collector to find
         if not self.stories:
+            self._look_for_rest()
+
+    def _look_for_rest(self) -> None:
+        if not self.stories and not self._large.jobs:
             self._at_rest.set()
 
     def report(self, story: Story, error: Exception) -> None:
@@ -196,7 +232,7 @@ class Service:
         """Wait until no request is under way. False: some still are."""
         try:
             async with asyncio.timeout(within_s):
-                while self.stories:
+                while self.stories or self._large.jobs:
                     self._at_rest.clear()
                     await self._at_rest.wait()
         except TimeoutError:
@@ -206,6 +242,7 @@ class Service:
     def close(self) -> None:
         """End what outlasts its callers, and close the kept connections to backends."""
         self.late_probes.close()
+        self._large.close()
         for backend in self._backends.values():
             backend.connections.close()
 
@@ -242,7 +279,9 @@ class Service:
         fields = [(b"content-type", b"text/plain")]
         exchange.respond(heads.response(200 if ready else 503, fields, body, keep_alive=exchange.keep_alive, to_head=to_head))
 
-    def _answer_catalogue(self, exchange: Exchange, edition: Edition, admitted: Admitted, record: Record) -> None:
+    def _answer_catalogue(self, exchange: Exchange, edition: Edition, admitted: Admitted, request_id: str) -> None:
+        record = self._record(exchange)
+        record.id, record.tenant = request_id, admitted.identity.name
         usable = admitted.identity.usable(edition.models)
         asked = model_asked(exchange.head.target)
         body = models_answer(usable, admitted.api) if asked is None else model_answer(asked, usable, admitted.api)
@@ -260,9 +299,9 @@ class Service:
         """Answer a request that never had a story."""
         record.id = refused.request_id or record.id or new_request_id()
         record.outcome = refused.outcome
-        record.status, fields, body = refused.response(record.id)
-        keep_alive, to_head = exchange.keep_alive and exchange.body_read, exchange.head.method == "HEAD"
-        exchange.respond(heads.response(record.status, fields, body, keep_alive=keep_alive, to_head=to_head))
+        keep_alive = exchange.keep_alive and exchange.body_read
+        record.status, answer = turned_away(refused, record.id, keep_alive=keep_alive, to_head=exchange.head.method == "HEAD")
+        exchange.respond(answer)
         self.telemetry.finish(record, clock.now())
 
     def _record(self, exchange: Exchange) -> Record:

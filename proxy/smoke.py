@@ -17,6 +17,7 @@ from proxy import clock
 from proxy.attempt import Attempt
 from proxy.edition import Backend
 from proxy.endpoints import Api
+from proxy.http1.answer_head import AnswerHead
 from proxy.http1.faults import BackendFault
 from proxy.intake import new_request_id
 from proxy.sse import StreamWatcher
@@ -141,10 +142,10 @@ class _Rest:
         attempt.connection.hand_over(self)
         return await self._over
 
-    def head(self, status: int, fields: list[tuple[bytes, bytes]], length_bytes: int | None) -> None:
+    def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         raise AssertionError("the head comes before the first token")
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         if self._attempt.watching and self._attempt.watcher is not None:
             self._attempt.watcher.feed(piece)
         elif self._bytes < LISTING_BYTES:

@@ -9,6 +9,7 @@ never depends on how the bytes were cut into chunks.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeGuard
 
@@ -26,6 +27,7 @@ _OPENINGS = {
     key: (f'"{key}":"'.encode(), f'"{key}": "'.encode()) for key in (*_OPENAI_TEXTS, *_ANTHROPIC_TEXTS, "arguments", "delta")
 }  # what stands before the text of a token
 _QUOTE, _LF, _CR, _BACKSLASH = b'"\n\r\\'  # as numbers: a search for one costs a third of a search for bytes
+_NUMBER = re.compile(rb"[0-9]+")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -45,11 +47,16 @@ class StreamWatcher:
         "_after_cr",
         "_before",
         "_before_bytes",
+        "_behind_bytes",
+        "_behind_number",
         "_blind",
         "_inspect",
         "_name",
+        "_number_sought",
         "_open",
         "_steady",
+        "_until_bytes",
+        "_until_number",
         "done",
         "error",
         "events",
@@ -80,6 +87,9 @@ class StreamWatcher:
         self._name = b""  # of the open event, once blind
         self._before, self._after = b"", b"\n\n"  # the known event around its text, with the blank line that ends it
         self._before_bytes, self._after_bytes = 0, 2  # 0: none is known yet
+        self._until_number, self._behind_number = b"", b""  # around a number behind the text that is another in each event
+        self._until_bytes, self._behind_bytes = 0, 0  # 0: none is known
+        self._number_sought = False
         self._steady = False  # a known event, and between two events: the short way is open
 
     @property
@@ -108,12 +118,18 @@ class StreamWatcher:
     def feed(self, data: bytes) -> None:
         """Watch the next bytes of the stream. Never raises, whatever they are."""
         if self._steady and data.startswith(self._before):
+            start = self._before_bytes
+            text = b""
             if data.endswith(self._after):
-                text = data[self._before_bytes : -self._after_bytes]
-                if text and _QUOTE not in text and _LF not in text and _CR not in text:
-                    self.tokens += 1
-                    return
-            elif data.endswith(b"}\n\n") and self._differs_behind_its_text(data[:-2]):
+                text = data[start : -self._after_bytes]
+            elif self._behind_bytes and data.endswith(self._behind_number):
+                stop = data.find(self._until_number, start)
+                if stop > start and data[stop + self._until_bytes : -self._behind_bytes].isdigit() and data[stop - 1] != _BACKSLASH:
+                    text = data[start:stop]
+            if text and _QUOTE not in text and _LF not in text and _CR not in text:
+                self.tokens += 1
+                return
+            if data.endswith(b"}\n\n") and self._differs_behind_its_text(data[:-2]):
                 self.tokens += 1
                 return
         self._feed(data)
@@ -127,7 +143,23 @@ class StreamWatcher:
         behind = event[stop:]
         if b'"error"' in behind or b'"type"' in behind or behind.count(b'"usage"') != behind.count(b'"usage":null'):
             return False
-        return behind.count(b"finish_reason") == behind.count(b'"finish_reason":null')
+        if behind.count(b"finish_reason") != behind.count(b'"finish_reason":null'):
+            return False
+        if not self._number_sought:
+            self._learn_number(behind)
+        return True
+
+    def _learn_number(self, behind: bytes) -> None:
+        """What stands behind the text differs: if only in a number, keep what stands around that. A time, most often. Tried once."""
+        self._number_sought = True
+        known = self._after[:-2]
+        shared_bytes = next((index for index, (one, other) in enumerate(zip(known, behind, strict=False)) if one != other), 0)
+        until_number = known[:shared_bytes].rstrip(b"0123456789")
+        numbers = [_NUMBER.match(each, len(until_number)) for each in (known, behind)]
+        rests = [each[number.end() :] for each, number in zip((known, behind), numbers, strict=True) if number is not None]
+        if len(rests) == 2 and rests[0] == rests[1]:
+            self._until_number, self._behind_number = until_number, rests[0] + b"\n\n"
+            self._until_bytes, self._behind_bytes = len(until_number), len(self._behind_number)
 
     def _feed(self, data: bytes) -> None:
         if self._after_cr and data[:1] == b"\n":
@@ -200,6 +232,7 @@ class StreamWatcher:
             if stop >= 0 and event[stop - 1 : stop] != b"\\":
                 self._before, self._after = event[:start], event[stop:] + b"\n\n"
                 self._before_bytes, self._after_bytes = len(self._before), len(self._after)
+                self._number_sought, self._behind_bytes = False, 0
             return
 
     def _fail(self, data: bytes) -> None:
@@ -245,27 +278,32 @@ class UnaryWatcher:
     @property
     def usage(self) -> Usage | None:
         """The last usage in the body. None: it reports none, or not near its end."""
-        try:  # most answers are short, and whole
-            counted = _usage_of(_whole_answer(self._end).usage)
+        return usage_in(self._end)
+
+
+def usage_in(body: bytes | bytearray) -> Usage | None:
+    """The usage that an answer reports, or the end of one. None: it reports none, or not near its end."""
+    if len(body) <= 2 * UNARY_MAX_BYTES:  # most answers are short, and whole
+        try:
+            counted = _usage_of(_whole_answer(body).usage)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             counted = None
-        return counted or self._usage_near_the_end()
-
-    def _usage_near_the_end(self) -> Usage | None:
-        kept = bytes(self._end[-UNARY_MAX_BYTES:])
-        stop = len(kept)
-        for _ in range(8):
-            stop = kept.rfind(b'"usage"', 0, stop)
-            if stop < 0:
-                return None
-            text = kept[stop + len(b'"usage"') :].decode("utf-8", "replace").lstrip(" \t\r\n:")
-            try:
-                counted = _usage(json.JSONDecoder().raw_decode(text)[0], None)
-            except (ValueError, RecursionError):
-                continue
-            if counted is not None:
-                return counted
-        return None
+        if counted is not None:
+            return counted
+    kept = bytes(body[-UNARY_MAX_BYTES:])
+    stop = len(kept)
+    for _ in range(8):
+        stop = kept.rfind(b'"usage"', 0, stop)
+        if stop < 0:
+            return None
+        text = kept[stop + len(b'"usage"') :].decode("utf-8", "replace").lstrip(" \t\r\n:")
+        try:
+            counted = _usage(json.JSONDecoder().raw_decode(text)[0], None)
+        except (ValueError, RecursionError):
+            continue
+        if counted is not None:
+            return counted
+    return None
 
 
 # --- what an event says, by API ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from policies.model import Ending, Lease, Outcome, Refusal, Ticket, Verdict
 from proxy import clock
-from proxy.answers import answer_head
+from proxy.answers import answer_head, framing
 from proxy.attempt import Attempt
 from proxy.continuation import Listener, forbids
 from proxy.edition import Backend, Edition, Pool
@@ -23,7 +23,7 @@ from proxy.identity import Identity
 from proxy.intake import Reading
 from proxy.onward import ContinuableRelay, go_on
 from proxy.relay import Relay
-from proxy.sse import StreamWatcher, UnaryWatcher
+from proxy.sse import StreamWatcher, UnaryWatcher, Usage, usage_in
 from proxy.telemetry.record import Record
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ _AFTER_TOKEN = {  # what an answer that broke after its first token says about i
     Outcome.IDLE_TIMEOUT: Verdict.FAILED,
     Outcome.TOTAL_TIMEOUT: Verdict.NEUTRAL,
 }
+_OK = Outcome.OK  # looked up once, as what follows: an enum's members are slow to reach
+_GENERATION, _ANTHROPIC = Kind.GENERATION, Api.ANTHROPIC
+_WELL = Ending(Verdict.OK, _OK, why="ok")
 
 
 class Story:
@@ -60,6 +63,7 @@ class Story:
         "task",
         "ticket",
         "trace",
+        "usage",
     )
 
     def __init__(
@@ -78,6 +82,7 @@ class Story:
         self.task: asyncio.Task[None] | None = None
         self.state = _NEW
         self.cancelled = False  # by an operator
+        self.usage: Usage | None = None  # of an answer handed over whole
         self.trace: Trace | None = None  # None: tracing is off, or not for this one
 
     def cancel(self) -> None:
@@ -167,11 +172,12 @@ class Story:
     async def _find_answer(self, pool: Pool) -> Ending:
         """Wait for a slot and try, until a backend has an answer (`self.lease` is then held) or nothing is left to try."""
         service, record, reading = self.service, self.record, self.reading
+        lobby = service.lobby
         ticket = self.ticket = Ticket(reading.request, pool.name, record.received_at, slotless=reading.endpoint.slotless)
         record.phase = "queued"
         ending = _BROKEN
         total_at = clock.NEVER
-        answer = await service.lobby.enter(ticket)
+        answer = lobby.enter(ticket) or await lobby.wait(ticket)
         while isinstance(answer, Lease):
             lease = self.lease = answer
             self._note_dispatch(ticket, lease)
@@ -208,7 +214,7 @@ class Story:
             if self.trace is not None:
                 self.trace.failed(ending.why, clock.now())
             record.phase = "queued"
-            answer = await service.lobby.again(ticket, ending, sent=attempt.sent_at > 0.0)
+            answer = lobby.again(ticket, ending, sent=attempt.sent_at > 0.0) or await lobby.wait(ticket)
         self._give_up(answer, ending)
         return ending
 
@@ -244,7 +250,7 @@ class Story:
     def attempt_at(self, pool: Pool, backend: Backend, at: float, total_at: float) -> Attempt:
         reading = self.reading
         model = self._model_for(backend, pool)
-        watched = reading.request.streamed and reading.endpoint.kind is Kind.GENERATION
+        watched = reading.request.streamed and reading.endpoint.kind is _GENERATION
         watcher = StreamWatcher(reading.endpoint.api) if watched else None
         if pool.continues and watched and self.ticket is not None and self.ticket.last_ending is None and not forbids(reading):
             watcher = Listener()
@@ -270,10 +276,14 @@ class Story:
             body = reading.body
         if attempt.model is not None and attempt.model_is_ours:
             body = reading.renamed(attempt.model)
-        heads = backend.messages_heads if reading.endpoint.api is Api.ANTHROPIC else backend.heads
+        heads = backend.messages_heads if reading.endpoint.api is _ANTHROPIC else backend.heads
         trusted = bool(self.edition.trusted_proxies) and self.edition.trusts(self.exchange.peer)
-        fields = head.headers if self.trace is None else self.trace.fields(head.headers)
-        built = heads.build(head.method.encode(), head.target, fields, len(body), self.record.id.encode(), trusted=trusted)
+        request_id = self.record.id.encode()
+        if self.trace is None:
+            built = heads.build_for(head, len(body), request_id, trusted=trusted)
+        else:
+            fields = self.trace.fields(head.headers)
+            built = heads.build(head.method.encode(), head.target, fields, len(body), request_id, trusted=trusted)
         if self.record.attempts > 1:  # who bills or dedupes by request id can tell them apart
             built = b"%bx-fairlane-attempt: %d\r\n\r\n" % (built[:-2], self.record.attempts)
         return built, body
@@ -297,10 +307,14 @@ class Story:
         """Relay the answer to its end. From here on nothing is tried again."""
         service, record, attempt, lease = self.service, self.record, self.attempt, self.lease
         assert attempt is not None and lease is not None
+        if attempt.ended and not attempt.watching and attempt.length_bytes is not None:
+            return self._hand_over_whole(attempt, attempt.length_bytes)
         relay = self._relay(attempt, pool.idle_s, attempt.total_at)
         if attempt.watching:
             record.first_token_at = clock.now()
             record.phase = "streaming"
+            if not relay.continuable:
+                self.reading = self.reading.spent()
             service.lobby.first_token(lease)
             service.telemetry.first_token(record, attempt.token_at - attempt.sent_at)
         if relay.outcome is None and relay.broken is None:
@@ -316,16 +330,36 @@ class Story:
             relay = self.relay or relay
         outcome = relay.outcome
         assert outcome is not None
-        if outcome is not Outcome.OK and not relay.error_relayed:
-            self._end_badly(outcome)
-        elif outcome is not Outcome.OK:
-            self.exchange.cut()
         record.outcome = outcome
-        if outcome is Outcome.OK and attempt.status >= 400:
-            record.outcome = Outcome.UPSTREAM_STATUS
-            return Ending(Verdict.NEUTRAL, Outcome.UPSTREAM_STATUS, why=f"status {attempt.status}")
+        if outcome is _OK:
+            return self._well_ended(attempt)
+        if relay.error_relayed:
+            self.exchange.cut()
+        else:
+            self._end_badly(outcome)
         record.why = relay.why or record.why
         return Ending(_AFTER_TOKEN[outcome], outcome, why=relay.why or outcome.value)
+
+    def _hand_over_whole(self, attempt: Attempt, length_bytes: int) -> Ending:
+        """The answer has come to its end already: one write, and nothing to follow."""
+        record, exchange = self.record, self.exchange
+        body = attempt.held[0] if len(attempt.held) == 1 else b"".join(attempt.held)
+        record.status = attempt.status
+        record.bytes_out = len(body)
+        record.outcome = _OK
+        if attempt.status == 200 and self.reading.members is not None:
+            self.usage = usage_in(body)
+        head = answer_head(self.edition, record, attempt, self.reading)
+        exchange.respond(b"%b%b\r\n%b" % (head, framing(exchange, length_bytes, chunked=False), body))
+        self.service.relay_overhead(clock.now() - attempt.token_at)
+        return self._well_ended(attempt)
+
+    def _well_ended(self, attempt: Attempt) -> Ending:
+        """A whole answer: what does it say of its backend?"""
+        if attempt.status < 400:
+            return _WELL
+        self.record.outcome = Outcome.UPSTREAM_STATUS
+        return Ending(Verdict.NEUTRAL, Outcome.UPSTREAM_STATUS, why=f"status {attempt.status}")
 
     def _relay(self, attempt: Attempt, idle_s: float, total_at: float) -> Relay:
         record = self.record
@@ -334,7 +368,8 @@ class Story:
         kind = ContinuableRelay if attempt.watching and attempt.watcher is not None and attempt.watcher.keeps_text else Relay
         relay = self.relay = kind(self.exchange, attempt, idle_s=idle_s, total_at=total_at, itl=itl, usage=usage)
         record.status = attempt.status
-        relay.start(answer_head(self.edition, record, attempt, self.reading))
+        head = answer_head(self.edition, record, attempt, self.reading)
+        relay.start(head + framing(self.exchange, attempt.length_bytes, chunked=relay.chunked))
         self.service.relay_overhead(clock.now() - attempt.token_at)
         return relay
 

@@ -75,6 +75,7 @@ def reception(settings: Settings, router: Router, tokens: TokenEstimate) -> Rece
         lanes=lanes,
         max_body_bytes=settings.server.max_body_bytes,
         needs_text=router.needs_text,
+        splits=router.splits,
         tokens=tokens,
     )
 

@@ -7,30 +7,50 @@ caller's is. Nothing is decompressed, followed or retried here; what went wrong 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import ssl
+import sys
+import termios
 from collections import deque
 from typing import Any, Protocol
 
 import httptools
 
+from proxy.http1.answer_head import AnswerHead
 from proxy.http1.faults import BackendFault, ConnectFailed
-from proxy.http1.framing import answer_framing
+from proxy.http1.known_head import KnownHead
 
 NEVER = float("inf")
 KEEP_S = 4.0  # engines (uvicorn) close idle connections at 5 s
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 256
+KNOWN_BYTES = 16 * 1024  # an answer's head is learnt from a first read of at most this
 INFORMATIONAL = 16  # 1xx answers before the real one
+
+_CRLF = b"\r\n"
+_SIZES_MAX = 4096  # longer chunks are not the many small ones of a stream
+
+
+def _size_of(chunk_bytes: int) -> tuple[bytes, int]:
+    """With which line does a chunk begin that is so many bytes long, all told, and how long is that line?"""
+    for digits in (1, 2, 3):
+        size = b"%x" % max(0, chunk_bytes - digits - 4)
+        if len(size) == digits and size != b"0":
+            return size + _CRLF, digits + 2
+    return b"none", 0  # no chunk is so long, or it has no data
+
+
+_SIZES = [_size_of(chunk_bytes) for chunk_bytes in range(_SIZES_MAX)]
 
 
 class Answer(Protocol):
     """Who takes in an answer. Called synchronously from the socket's callback."""
 
-    def head(self, status: int, fields: list[tuple[bytes, bytes]], length_bytes: int | None) -> None:
-        """The head. `length_bytes`: of the body, None where its end is told otherwise."""
+    def head(self, head: AnswerHead, length_bytes: int | None) -> None:
+        """The head. `length_bytes`: of this body, None where its end is told otherwise. (A known head was read with another's.)"""
 
-    def data(self, piece: bytes) -> None:
-        """A piece of the body, as it came out of one read."""
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
+        """A piece of the body, as it came out of one read. `chunk`: the whole chunk around it, where that read was one and no more."""
 
     def end(self) -> None:
         """The answer is complete; the connection is no longer ours."""
@@ -42,6 +62,27 @@ class Answer(Protocol):
 class BackendConnection(asyncio.Protocol):
     """One connection to a backend."""
 
+    __slots__ = (
+        "_answer",
+        "_between",
+        "_ended",
+        "_fields",
+        "_first",
+        "_head",
+        "_head_bytes",
+        "_informational",
+        "_old",
+        "_parser",
+        "_paused",
+        "_pieces",
+        "_to_close",
+        "_unread",
+        "_untouched",
+        "idle_until",
+        "kept",
+        "transport",
+    )
+
     transport: asyncio.Transport
 
     def __init__(self, kept: KeptConnections) -> None:
@@ -51,11 +92,12 @@ class BackendConnection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._old = False  # has answered before
         self._untouched = True  # no byte of the present answer has come
+        self._unread = False  # the backend closed before it can have read the request
         self._fields: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0  # fed while the head is not complete
-        self._head_complete = False
-        self._length_bytes: int | None = None
-        self._chunked = False
+        self._head: AnswerHead | None = None  # once it is complete
+        self._first = b""  # the first read of the present answer, from which its head may be learnt
+        self._between = False  # the parser stands between two chunks, and nothing of the next has come
         self._informational = 0
         self._pieces: list[bytes] = []
         self._ended = False
@@ -66,6 +108,7 @@ class BackendConnection(asyncio.Protocol):
         """Send a request; what comes of it goes to `answer`."""
         self._answer = answer
         self._untouched = True
+        self._between = False
         if len(body) < 16384:
             self.transport.write(head + body)
         else:
@@ -102,12 +145,24 @@ class BackendConnection(asyncio.Protocol):
         if answer is None:  # bytes that nobody asked for
             self.transport.abort()
             return
-        self._untouched = False
+        if self._between and (read_bytes := len(data)) < _SIZES_MAX:
+            size, size_bytes = _SIZES[read_bytes]
+            if data.startswith(size) and data.endswith(_CRLF):
+                answer.data(data[size_bytes:-2], data)  # one whole chunk: it goes on as it came, and the parser need not see it
+                return
+        if self._untouched:
+            self._untouched = False
+            known = self.kept.known
+            if known is not None and (found := known.body(data)) is not None and len(data) - found[0] == found[1]:
+                self._take_known(answer, known.head, data, *found)
+                return
+            self._first = data if len(data) <= KNOWN_BYTES else b""
         broken = False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             broken = True
+        self._between = self._between and data.endswith(_CRLF)  # else the next chunk's size has begun
         pieces = self._pieces
         if pieces:  # what came before the break is good
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -116,30 +171,41 @@ class BackendConnection(asyncio.Protocol):
         if self._ended:
             self._to_close = self._to_close or broken  # whole, with something behind it
             self._finish(answer)
-        elif not self._head_complete:
+        elif self._head is None:
             self._head_bytes += len(data)
             broken = broken or self._head_bytes > HEAD_BYTES
         if broken and self._answer is not None:
             self._fail(BackendFault.PROTOCOL)
 
     def eof_received(self) -> bool:
+        self._unread = self._answer is not None and self._untouched and _unacknowledged(self.transport)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.kept.forget(self)
         answer, self._answer = self._answer, None
+        unread = self._unread or isinstance(exc, BrokenPipeError)  # it had closed, and what we still wrote found nobody
         self._parser = None
         if answer is None:
             return
-        if self._head_complete and self._length_bytes is None and not self._chunked and exc is None:
+        head = self._head
+        if head is not None and head.content_length is None and not head.chunked and exc is None:
             answer.end()  # its end is told by closing
         else:
-            answer.lost(BackendFault.STALE if self._old and self._untouched else BackendFault.RESET)
+            answer.lost(BackendFault.STALE if self._old and self._untouched and unread else BackendFault.RESET)
 
     # --- parsing --------------------------------------------------------------------------------------------------
 
+    def _take_known(self, answer: Answer, head: AnswerHead, data: bytes, start: int, length: int) -> None:
+        """A whole answer, whose head came before: it is taken as read."""
+        answer.head(head, length)
+        if length:
+            answer.data(data[start:])
+        self._to_close = False
+        self._finish(answer)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._head_complete:
+        if self._head is not None:
             if self._ended:
                 raise _Excess
             return  # a trailer: dropped
@@ -155,19 +221,26 @@ class BackendConnection(asyncio.Protocol):
             if status == 101 or self._informational > INFORMATIONAL:
                 raise _Excess
             return
-        framing = answer_framing(status, fields)
-        if framing is None or status > 599 or len(fields) > HEAD_FIELDS or self._parser.should_upgrade():
+        head = AnswerHead.read(status, fields)
+        if head is None or status > 599 or len(fields) > HEAD_FIELDS or self._parser.should_upgrade():
             raise _Excess
-        self._length_bytes, self._chunked = framing
-        self._head_complete = True
+        self._head = head
+        if head.content_length is None:
+            self._first = b""
         if self._answer is not None:
-            self._answer.head(status, fields, self._length_bytes)
+            self._answer.head(head, head.content_length)
 
     def on_body(self, piece: bytes) -> None:
         self._pieces.append(piece)
 
+    def on_chunk_header(self) -> None:
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        self._between = True
+
     def on_message_complete(self) -> None:
-        if self._head_complete:  # else it was a 1xx
+        if self._head is not None:  # else it was a 1xx
             self._ended = True
             self._to_close = not self._parser.should_keep_alive()
 
@@ -178,7 +251,11 @@ class BackendConnection(asyncio.Protocol):
     def _finish(self, answer: Answer) -> None:
         self._answer = None
         self._old = True
-        self._head_complete = self._ended = False
+        if self._head is not None:
+            if not self._to_close and self._head.status == 200 and self._head.content_length is not None:
+                self.kept.known = KnownHead.learn(self._first, self._head) or self.kept.known
+            self._head, self._first = None, b""
+        self._ended = self._between = False
         self._informational = self._head_bytes = 0
         self.resume()
         if self._to_close:
@@ -204,6 +281,7 @@ class KeptConnections:
         self._loop = loop
         self._idle: deque[BackendConnection] = deque()  # the oldest first
         self._closed = False
+        self.known: KnownHead[AnswerHead] | None = None  # how its latest answer began
         self.deadline_at = NEVER  # of the oldest idle one
 
     def take(self) -> BackendConnection | None:
@@ -265,6 +343,19 @@ class KeptConnections:
         for connection in self._idle:
             connection.transport.close()
         self._idle.clear()
+
+
+def _unacknowledged(transport: asyncio.Transport) -> bool:
+    """Has the backend's kernel not taken in all that we sent? Asked when the backend's end has come.
+
+    An end acknowledges what came before it. So if something is still unacknowledged then, the request was not complete when the backend
+    closed, and nobody can have acted on it. A reset proves nothing: acknowledgements are delayed, and it may overtake one.
+    """
+    sock = transport.get_extra_info("socket")
+    try:
+        return sock is not None and int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder) > 0
+    except OSError:
+        return False
 
 
 class _Excess(Exception):

@@ -6,8 +6,7 @@ llhttp in strict mode already refuses most of it; what stands here holds even if
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from proxy.http1.faults import CallerFault
 
@@ -30,7 +29,7 @@ class MalformedHead(Exception):
 class Head:
     """A request's head. Names are in lower case, values as they came."""
 
-    __slots__ = ("chunked", "content_length", "expects_continue", "headers", "keep_alive", "method", "named", "target", "version")
+    __slots__ = ("chunked", "content_length", "expects_continue", "frames", "headers", "keep_alive", "method", "named", "target", "version")
 
     def __init__(self, method: str, target: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> None:
         self.method = method
@@ -38,6 +37,7 @@ class Head:
         self.version = version
         self.headers = headers
         self.named = dict(headers)  # of a field that is there twice, the last
+        self.frames: dict[Any, bytes] = {}  # of the heads that backends were sent for it: `heads.UpstreamHeads` keeps them here
         self.content_length: int | None = None
         self.chunked = False
         self.keep_alive = version == "1.1"
@@ -113,24 +113,3 @@ def _refuse_doubles(fields: list[tuple[bytes, bytes]]) -> None:
         if name in seen and (name in _ONCE or name.startswith(b"x-fairlane-")):
             raise MalformedHead(CallerFault.MALFORMED, "field twice")
         seen.add(name)
-
-
-def answer_framing(status: int, fields: Sequence[tuple[bytes, bytes]]) -> tuple[int | None, bool] | None:
-    """How long is a backend's answer? (content length or None, chunked); None: its head is ambiguous, do not trust it."""
-    length: int | None = None
-    chunked = False
-    for name, value in fields:
-        lower = name.lower()
-        if lower == b"content-length":
-            if length is not None or not _DIGITS.fullmatch(value):
-                return None
-            length = int(value)
-        elif lower == b"transfer-encoding":
-            if chunked or value.lower() != b"chunked":
-                return None
-            chunked = True
-    if chunked and length is not None:
-        return None
-    if status in (204, 304):
-        return 0, False
-    return length, chunked

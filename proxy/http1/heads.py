@@ -1,13 +1,15 @@
-"""Which bytes are the head of a message? Building both directions' heads, and which fields never pass.
+"""Which bytes are the head of a message? The head that a backend gets, which fields of a caller's never pass, and answers of our own.
 
 Hop-by-hop fields end here (RFC 9110 7.6.1), with everything `Connection` names; the caller's credential, cookies and
-our own control fields never go upstream; the backend's cookies never come back.
+our own control fields never go upstream. What of a backend's head comes back is `answer_head`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
+
+from proxy.http1.framing import Head
 
 Fields = Sequence[tuple[bytes, bytes]]
 
@@ -36,9 +38,10 @@ _OURS_UPSTREAM = HOP_BY_HOP | {
     b"accept-encoding",
     b"x-request-id",
 }
-_OURS_DOWNSTREAM = HOP_BY_HOP | {b"content-length", b"set-cookie", b"set-cookie2", b"x-request-id", b"server-timing"}
 _ABOUT_THE_CALLER = frozenset([b"forwarded", b"x-real-ip", b"true-client-ip"])
 _MEMO_MAX = 4096
+_FRAMES_MAX = 64  # that one caller's head keeps, one per backend
+_HEAD = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
 
 REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
@@ -79,8 +82,22 @@ class UpstreamHeads:
 
     def build(self, method: bytes, target: bytes, fields: Fields, body_bytes: int, request_id: bytes, *, trusted: bool) -> bytes:
         """The head for one request. `fields` are the caller's, names in lower case; `trusted`: its forwarding fields count."""
+        return _HEAD % (self._frame(method, target, fields, trusted), request_id, body_bytes)
+
+    def build_for(self, head: Head, body_bytes: int, request_id: bytes, *, trusted: bool) -> bytes:
+        """The same for a caller's head; what does not change while it comes again and again is joined once."""
+        key = (self, trusted)
+        frame = head.frames.get(key)
+        if frame is None:
+            if len(head.frames) >= _FRAMES_MAX:
+                head.frames.clear()
+            frame = head.frames[key] = self._frame(head.method.encode(), head.target, head.headers, trusted)
+        return _HEAD % (frame, request_id, body_bytes)
+
+    def _frame(self, method: bytes, target: bytes, fields: Fields, trusted: bool) -> bytes:
+        """All of a head but the request's id and length, which stand last."""
         path = self._prefix + (target[3:] if self._replaces_v1 else target)
-        parts = [method, b" ", path, self._fixed, b"x-request-id: ", request_id, b"\r\ncontent-length: %d\r\n" % body_bytes]
+        parts = [method, b" ", path, self._fixed]
         dropped: frozenset[bytes] = frozenset()
         treatments = self._treatments
         for name, value in fields:
@@ -93,8 +110,7 @@ class UpstreamHeads:
                 dropped = nominated(fields)
         if dropped:
             kept = [(name, value) for name, value in fields if name != b"connection" and name not in dropped]
-            return self.build(method, target, kept, body_bytes, request_id, trusted=trusted)
-        parts.append(b"\r\n")
+            return self._frame(method, target, kept, trusted)
         return b"".join(parts)
 
     def _learn(self, name: bytes) -> int:
@@ -107,21 +123,6 @@ class UpstreamHeads:
 def status_line(status: int) -> bytes:
     """The first line of an answer."""
     return REASONS.get(status) or b"HTTP/1.1 %d Status\r\n" % status
-
-
-def downstream_fields(fields: Fields) -> list[bytes]:
-    """The backend's fields as they go to the caller, one `name: value` line each, names as they came."""
-    lines = []
-    dropped: frozenset[bytes] = frozenset()
-    for name, value in fields:
-        lower = name.lower()
-        if lower == b"connection" and value.lower() not in (b"keep-alive", b"close"):
-            dropped = nominated([(n.lower(), v) for n, v in fields])
-        if lower not in _OURS_DOWNSTREAM and not lower.startswith(b"x-fairlane-"):
-            lines.append(name + b": " + value + b"\r\n")
-    if dropped:
-        lines = [line for line in lines if line.partition(b":")[0].lower() not in dropped]
-    return lines
 
 
 def response(status: int, fields: Iterable[tuple[bytes, bytes]], body: bytes, *, keep_alive: bool, to_head: bool = False) -> bytes:

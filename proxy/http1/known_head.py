@@ -1,27 +1,36 @@
-"""Is this the head that the connection sent before? Then what was concluded from it holds again.
+"""Is this the head that came before? Then what was concluded from it holds again.
 
-An SDK sends the same bytes with each request of a connection, save the digits of `Content-Length`. What llhttp and `framing` accepted
-once they would accept again: a head that is the same byte for byte is not read a second time. Anything else is.
+An SDK sends the same bytes with each request of a connection, save the digits of `Content-Length`; so does an engine with its answers
+(within a second, where it tells the time). What llhttp and our own checks accepted once they would accept again: a head that is the
+same byte for byte is not read a second time. Anything else is.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from proxy.http1.framing import Head
+
+class Measured(Protocol):
+    """A head that was read."""
+
+    @property
+    def content_length(self) -> int | None: ...
+
+
+H = TypeVar("H", bound=Measured)
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*\r\n", re.IGNORECASE)
 _DIGITS_MAX = 18
 _END = b"\r\n\r\n"
 
 
-class KnownHead:
-    """One head: its bytes around the length, and what came of it. `context` is what the service hung on its exchange."""
+class KnownHead(Generic[H]):
+    """One head: its bytes around the length, and what came of it. `context` is what else was concluded."""
 
     __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes", "context", "head")
 
-    def __init__(self, before: bytes, after: bytes, head: Head, context: Any) -> None:
+    def __init__(self, before: bytes, after: bytes, head: H, context: Any) -> None:
         self._before = before
         self._after = after
         self._before_bytes = len(before)
@@ -30,10 +39,10 @@ class KnownHead:
         self.context = context
 
     @classmethod
-    def learn(cls, data: bytes, head: Head, context: Any) -> KnownHead | None:
-        """The head at the beginning of `data`, which was read as `head`; None if it is not of the plain kind with a length."""
+    def learn(cls, data: bytes, head: H, context: Any = None) -> KnownHead[H] | None:
+        """The head at the beginning of `data`, which was read as `head`; None if all of it is not there, or no length in it."""
         stop = data.find(_END)
-        if stop < 0 or head.content_length is None or head.expects_continue or b"upgrade" in head.named:
+        if stop < 0:
             return None
         length = _LENGTH.search(data, 0, stop + 2)
         if length is None or int(length[1]) != head.content_length:

@@ -12,7 +12,7 @@ import enum
 import fcntl
 import sys
 import termios
-from collections import Counter, deque
+from collections import Counter
 from typing import Any, NoReturn
 
 import httptools
@@ -79,6 +79,40 @@ class Door:
 class Connection(asyncio.Protocol):
     """One caller's connection."""
 
+    __slots__ = (
+        "_advancing",
+        "_body_by_at",
+        "_body_bytes",
+        "_broken",
+        "_complete",
+        "_fault",
+        "_fields",
+        "_first",
+        "_held",
+        "_held_bytes",
+        "_in_head",
+        "_incoming",
+        "_known",
+        "_own_body_left",
+        "_parser",
+        "_pieces",
+        "_reading_paused",
+        "_stalls",
+        "_target",
+        "_unparsed_head_bytes",
+        "_unsent_bytes",
+        "_upgrade",
+        "_waiting",
+        "_writing_paused",
+        "current",
+        "deadline_at",
+        "door",
+        "limits",
+        "peer",
+        "phase",
+        "transport",
+    )
+
     transport: asyncio.Transport
 
     def __init__(self, door: Door) -> None:
@@ -88,9 +122,9 @@ class Connection(asyncio.Protocol):
         self.deadline_at = NEVER
         self.current: Exchange | None = None  # admitted: its body is arriving, or it is being answered
         self.peer = ""
-        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser: Any = None  # while there is something to parse
         self._incoming: Exchange | None = None  # head parsed, body not complete; `current`, or behind it
-        self._waiting: deque[Exchange] = deque()  # complete, out of the same read as `current`, behind it
+        self._waiting: list[Exchange] = []  # complete, out of the same read as `current`, behind it
         self._broken: CallerFault | None = None  # what comes behind `current` is no request
         self._held: list[bytes] = []  # read ahead, unparsed
         self._held_bytes = 0
@@ -99,7 +133,7 @@ class Connection(asyncio.Protocol):
         self._advancing = False
         self._fault: CallerFault | None = None  # why a callback left the parser
         self._in_head = False
-        self._known: KnownHead | None = None  # the head of the request before
+        self._known: KnownHead[Head] | None = None  # the head of the request before
         self._first = b""  # the read in which the present request began, while its head may be learnt from it
         self._target = b""
         self._fields: list[tuple[bytes, bytes]] = []
@@ -150,7 +184,7 @@ class Connection(asyncio.Protocol):
             if not self.door.addresses[self.peer]:
                 del self.door.addresses[self.peer]
         self.door.deadlines.forget(self)
-        self._parser = None  # it holds bound methods of ours: the circle is broken here
+        self._parser = None
         self._held.clear()
         self._left()
 
@@ -227,7 +261,7 @@ class Connection(asyncio.Protocol):
                 return
             self._feed_slice(view[start : start + _SLICE_BYTES])
 
-    def _take_known(self, known: KnownHead, data: bytes) -> bool:
+    def _take_known(self, known: KnownHead[Head], data: bytes) -> bool:
         """Is this the head that came before, with a body of some length? Then it is taken as read. False: it must be read."""
         found = known.body(data)
         if found is None:
@@ -253,6 +287,12 @@ class Connection(asyncio.Protocol):
             self._read_own_body(data[start:])
         return True
 
+    def _learn(self, first: bytes, exchange: Exchange) -> None:
+        head = exchange.head
+        if not head.expects_continue and b"upgrade" not in head.named:
+            self._known = KnownHead.learn(first, head, exchange.context) or self._known
+        self._first = b""
+
     def _feed_slice(self, data: bytes | memoryview) -> None:
         if self.phase is IDLE:
             self.phase = HEAD
@@ -268,6 +308,8 @@ class Connection(asyncio.Protocol):
             else:
                 if self._in_head:
                     self._unparsed_head_bytes += len(data)
+                if self._parser is None:
+                    self._parser = httptools.HttpRequestParser(self)
                 self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             rest = self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
@@ -276,9 +318,10 @@ class Connection(asyncio.Protocol):
         if self._complete:
             self._complete = False
             assert self.current is not None
+            if not self._in_head and self._incoming is None:
+                self._parser = None  # nothing stands behind: a stream need not hold it, nor the circle of its callbacks
             if self._first:
-                self._known = KnownHead.learn(self._first, self.current.head, self.current.context) or self._known
-                self._first = b""
+                self._learn(self._first, self.current)
             self._begin(self.current)
         elif self._in_head and self._unparsed_head_bytes > self.limits.head_bytes:
             self._refuse(CallerFault.HEAD_TOO_LARGE)  # counted as it arrives: nothing can make us keep more
@@ -410,8 +453,13 @@ class Connection(asyncio.Protocol):
         exchange.valve = None
         if not exchange.keep_alive or self._incoming is exchange:  # or its body is unread: what follows is not a request
             self._linger()
-        elif not self._advancing:
+        elif self._advancing:
+            return
+        elif self._held or self._waiting or self._in_head or self._broken or self._incoming or self._writing_paused or self.door.draining:
             self._advance()
+        else:  # nothing stands behind: what `_advance` would come to
+            self.phase = IDLE
+            self.deadline_at = self.door.loop.time() + self.limits.keep_alive_s
 
     def _advance(self) -> None:
         """Take up what stands behind, in order. A loop, not a recursion: a thousand may be answered at once."""
@@ -420,7 +468,7 @@ class Connection(asyncio.Protocol):
             if self._writing_paused:  # answers may not pile up: the phase stays as it is, and what comes is held
                 break
             if self._waiting:
-                self.current = exchange = self._waiting.popleft()
+                self.current = exchange = self._waiting.pop(0)
                 if self.door.service.admit(exchange):
                     self._begin(exchange)
                 continue

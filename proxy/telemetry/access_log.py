@@ -33,7 +33,7 @@ class Line(msgspec.Struct):
     attempts: int
     hedges: int
     continued: int
-    outcome: Outcome
+    outcome: str
     why: str
     status: int
     method: str
@@ -51,6 +51,9 @@ class Line(msgspec.Struct):
     retry_count: int
     trace_id: str
     peer: str
+
+
+_OUTCOMES = {outcome: outcome.value for outcome in Outcome}  # an enum's value is slow to reach
 
 
 def _ms(seconds: float) -> float:
@@ -88,7 +91,7 @@ def line(record: Record) -> bytes:
             attempts=record.attempts,
             hedges=record.hedges,
             continued=record.continued,
-            outcome=record.outcome,
+            outcome=_OUTCOMES[record.outcome],
             why=record.why[:TEXT_MAX],
             status=record.status,
             method=record.method[:TEXT_MAX],

@@ -10,6 +10,8 @@ from proxy.telemetry.exposition import Book
 from proxy.telemetry.record import Record
 from proxy.telemetry.tallies import Counter, Histogram
 
+_OK = Outcome.OK  # looked up once: an enum's members are slow to reach
+
 
 class Account:
     """Tokens and money of one pool and lane on one platform. Prices are per token."""
@@ -87,7 +89,7 @@ class Cell:
         prompt = bisect_left(labels.PROMPT_EDGES_TOKENS, record.tokens_in)
         if record.first_token_at is not None:
             self.class_ttft[prompt].observe(record.first_token_at - record.received_at)
-        if record.outcome is Outcome.OK:
+        if record.outcome is _OK:
             self.class_seconds[prompt].observe(record.ended_at - record.received_at)
 
     def judge(self, record: Record, tpot_s: float | None) -> bool:
@@ -99,7 +101,7 @@ class Cell:
             return False
         ttft_s = record.ttft_s if record.first_token_at is not None else record.ended_at - record.received_at
         late = self.slo_ttft_s is not None and ttft_s is not None and ttft_s > self.slo_ttft_s
-        if record.outcome is not Outcome.OK:
+        if record.outcome is not _OK:
             if not _callers_own(record) and (late or record.outcome not in (Outcome.CLIENT_GONE, Outcome.CANCELLED)):
                 self.slo_requests.n += 1
                 self.missed[labels.SLO_TTFT if record.outcome in (Outcome.CLIENT_GONE, Outcome.CANCELLED) else labels.SLO_UNANSWERED].n += 1

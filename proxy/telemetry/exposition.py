@@ -98,6 +98,12 @@ class Book:
         for buckets in self._histograms.get(metric, {}).values():
             buckets.rebound(bounds)
 
+    def fold(self) -> None:
+        """Put what was observed into its buckets."""
+        for series in self._histograms.values():
+            for buckets in series.values():
+                buckets.histogram.fold()
+
     def text(self) -> Iterator[str]:
         """The exposition, in pieces."""
         for metric, counters in self._counters.items():

@@ -26,6 +26,9 @@ from proxy.telemetry.spend import Price, Rent
 from proxy.telemetry.tallies import Counter, Histogram
 from proxy.telemetry.view import gauges
 
+FOLD_SWEEPS = 10
+_OK, _LEFT = Outcome.OK, Outcome.CLIENT_GONE  # looked up once: an enum's members are slow to reach
+
 
 class Telemetry:
     """All metrics of one process. Not thread-safe: to be called on the event loop's thread. No call waits for anything."""
@@ -43,7 +46,8 @@ class Telemetry:
         self._nowhere = self._cell("", "")
         self._disconnects = {phase: self._book.counter(catalogue.DISCONNECTS, phase) for phase in labels.DISCONNECT_PHASES}
         self._overheads = {phase: self._book.histogram(catalogue.OVERHEAD, phase) for phase in labels.OVERHEAD_PHASES}
-        self.loop_lag = self._book.histogram(catalogue.LOOP_LAG).observe
+        self._loop_lag = self._book.histogram(catalogue.LOOP_LAG)
+        self._sweeps = 0
         self._dropped = self._book.counter(catalogue.LOG_DROPPED)
         self._smoke_ok: dict[str, bool] = {}  # by platform
         self._reload_ok = True
@@ -58,27 +62,31 @@ class Telemetry:
     def finish(self, record: Record, now: float) -> None:
         """The request has ended, in `record.outcome`: once per request, last of all."""
         record.ended_at = now
-        cell = self._cell(record.pool, record.lane) if record.pool else self._nowhere
-        cell.ended(record.outcome, record.status).n += 1
+        outcome, pool = record.outcome, record.pool
+        cell = self._cell(pool, record.lane) if pool else self._nowhere
+        cell.ended(outcome, record.status).n += 1
         cell.seconds.observe(now - record.received_at)
         if record.retry_count:
             cell.client_retries.n += 1
-        if record.outcome is Outcome.CLIENT_GONE:
-            self._disconnects.get(record.phase, self._disconnects["intake"]).n += 1
-        if record.pool:
+        if pool:
             self._finish_in_pool(cell, record)
-        if record.outcome is not Outcome.OK and self._recent is not None:
-            self._recent.ended(record)
+        if outcome is not _OK:
+            if outcome is _LEFT:
+                self._disconnects.get(record.phase, self._disconnects["intake"]).n += 1
+            if self._recent is not None:
+                self._recent.ended(record)
         self._access_log.put(record)
 
     def _finish_in_pool(self, cell: Cell, record: Record) -> None:
         cell.prompt.observe(record.tokens_in)
         cell.measure(record)
-        cell.streamed.n += record.streamed
-        tpot_s = record.tpot_s
-        met = cell.judge(record, tpot_s)
-        if tpot_s is not None:
-            cell.tpot.observe(tpot_s)
+        met = False
+        if record.streamed:
+            cell.streamed.n += 1
+            tpot_s = record.tpot_s
+            met = cell.judge(record, tpot_s)
+            if tpot_s is not None:
+                cell.tpot.observe(tpot_s)
         if record.tokens_source:
             account = cell.account(record.platform)
             account.charge(record)
@@ -138,6 +146,13 @@ class Telemetry:
         self._book.counter(catalogue.CONTINUATIONS, pool, result).n += 1
 
     # --- what happens to Fairlane itself ---
+
+    def swept(self, lag_s: float) -> None:
+        """The deadlines were looked at, so late. What was observed since goes into its buckets now and then: lists may not grow."""
+        self._loop_lag.observe(lag_s)
+        self._sweeps += 1
+        if self._sweeps % FOLD_SWEEPS == 0:
+            self._book.fold()
 
     def events(self, events: Iterable[Event]) -> None:
         """What the dispatcher says has changed."""

@@ -6,6 +6,7 @@ No socket, no system call: what remains is our own code, to be counted in Python
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -181,3 +182,20 @@ async def seconds_per_chunk(batches: int = 20) -> float:
             await one.ask(STREAMED, b"0\r\n\r\n")
             best = min(best, (time.process_time() - began) / 500)
         return best
+
+
+async def garbage_per_request(request: bytes, answer: list[bytes], end: bytes) -> float:
+    """Objects that only the collector can free, for each request. What waits for it goes cold, and each pass halts every stream."""
+    async with path() as one:
+        one.answer = answer
+        for _ in range(20):
+            await one.ask(request, end)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(20):
+                await one.ask(request, end)
+            await asyncio.sleep(0)  # the last task ends
+            return gc.collect() / 20
+        finally:
+            gc.enable()

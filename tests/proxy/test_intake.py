@@ -26,7 +26,7 @@ KEYS = {
     "sk-B": Identity("cron", 2, traffic="batch"),
 }
 IDENTITIES = Identities([(hashlib.sha256(secret.encode()).digest(), identity) for secret, identity in KEYS.items()])
-RECEPTION = Reception(IDENTITIES, LANES, TokenEstimate(), max_body_bytes=10_000_000, needs_text=True)
+RECEPTION = Reception(IDENTITIES, LANES, TokenEstimate(), max_body_bytes=10_000_000, needs_text=True, splits=True)
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 

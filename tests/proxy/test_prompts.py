@@ -103,3 +103,16 @@ JSON = st.recursive(
 def test_any_shape_has_a_length(value: Any, needs_text: bool) -> None:
     said = prompt({"messages": value, "system": value}, needs_text=needs_text, ascii_only=True)
     assert said.ascii_bytes >= 0 and said.other_chars >= 0 and said.turns >= 0
+
+
+@given(
+    st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "system", "assistant", "tool"]), "content": st.text(max_size=2000)})),
+    st.booleans(),
+)
+def test_plain_messages_are_read_as_any_others(messages: list[dict[str, Any]], needs_text: bool) -> None:
+    odd = [*messages, {"role": "assistant", "content": "", "name": "n"}]  # a field more, and the general way is taken
+    plain, general = (prompt({"messages": each}, needs_text=needs_text) for each in (messages, odd))
+    if any(message["role"] == "user" for message in messages) or not messages:
+        assert plain == general
+    else:
+        assert plain == Prompt(general.ascii_bytes, general.other_chars, 1, False, general.opening, general.text)

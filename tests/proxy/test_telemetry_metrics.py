@@ -369,7 +369,7 @@ def test_what_the_file_promised_is_there_to_compare_with(read: Reader) -> None:
 
 
 def test_the_loops_lag(read: Reader) -> None:
-    read.telemetry.loop_lag(0.03)
+    read.telemetry.swept(0.03)
     assert read("loop_lag_seconds_bucket", le="0.025") == 0
     assert read("loop_lag_seconds_bucket", le="0.05") == 1
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from proxy.clock import Deadlines
+from proxy.http1.answer_head import AnswerHead
 from proxy.http1.client import BackendConnection, KeptConnections
 from proxy.http1.exchange import Exchange, Limits
 from proxy.http1.faults import BackendFault, CallerFault
@@ -121,10 +122,10 @@ class _Collector:
     def __init__(self) -> None:
         self.status, self.pieces, self.ended = 0, [b""], "open"
 
-    def head(self, status: int, fields: list[tuple[bytes, bytes]], length_bytes: int | None) -> None:
-        self.status = status
+    def head(self, head: AnswerHead, length_bytes: int | None) -> None:
+        self.status = head.status
 
-    def data(self, piece: bytes) -> None:
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         self.pieces.append(piece)
 
     def end(self) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.reliability.files import one, two
 from tests.reliability.shapes import hurry
-from tests.reliability.test_leaving import MANNERS, stepping
+from tests.reliability.test_leaving import MANNERS
 from tests.reliability.watch import Watch, watched
 from tests.wire import HEAD, JS, ScriptedBackend, eventually, post, scripts
 from tests.wire.backend import Exchange, Step
@@ -542,31 +542,3 @@ async def _cut_anywhere(cuts: list[tuple[int, list[int], bytes]]) -> None:
             assert (text, answer.whole, answer.body.count(b"[DONE]")) == ("".join(WORDS), True, 1), (cut, pieces)
             assert [each["usage"]["completion_tokens"] for each in documents if each.get("usage")] == [12]
         assert len(second.requests) == len(cuts)
-
-
-@pytest.mark.parametrize("problem", [RuntimeError, asyncio.CancelledError], ids=["raises", "cancelled"])
-async def test_c10_wherever_a_continued_story_stops_its_slots_come_back(
-    problem: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hurry(monkeypatch, failures_in_row=1000, window_samples=1000)
-    problems = stepping(monkeypatch, lambda: problem("here"))
-    async with stage(*cut_after(3, scripts.delay(0.02), scripts.fin())) as (proxy, first, second):
-        proxy.alive = False
-        at = 0
-        while True:
-            at += 1
-            problems["at"] = at
-            async with await proxy.connect() as caller:
-                try:
-                    await asyncio.wait_for(caller.ask(post(body(), headers={"x-mark": "1"})), 5)
-                except EOFError:
-                    pass
-            await proxy.at_rest()
-            await proxy.logged(at)
-            assert proxy.state.in_flight == proxy.state.waiting == 0
-            if not problems["last"].fired:
-                break
-            proxy.internal += problem is RuntimeError
-        assert at > 4, "it was stopped at several places"
-        await eventually(lambda: first.active == 0 and second.active == 0)
-        proxy.complaints.clear()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.reliability.files import two
-from tests.reliability.test_leaving import MANNERS, stepping
+from tests.reliability.test_leaving import MANNERS
 from tests.reliability.watch import Watch, watched
 from tests.wire import JS, J, ScriptedBackend, eventually, post, scripts
 from tests.wire.backend import Step
@@ -267,38 +267,6 @@ async def test_never_above_five_percent_under_load() -> None:
         assert 5 <= len(second.requests) <= ended / 20
         state = proxy.state
         assert state.in_flight == 0 and state.retries == 0
-
-
-@pytest.mark.parametrize("problem", [RuntimeError, asyncio.CancelledError], ids=["raises", "cancelled"])
-async def test_c10_wherever_a_hedged_story_stops_both_slots_come_back(
-    problem: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = stepping(monkeypatch, lambda: problem("here"))
-    async with stage(scripts.hang(), second=(scripts.ok(gap_s=0.01),), cap=1) as (proxy, first, second):
-        proxy.alive = False
-        lines = 21
-        for at in range(20):
-            told["at"] = at or None
-            async with await proxy.connect() as caller:
-                try:
-                    marked = post(JS, headers={"x-mark": "1"})
-                    answer = await asyncio.wait_for(caller.ask(marked), 5)
-                    assert answer.status in (200, 500, 503)
-                except EOFError:
-                    pass
-            await proxy.at_rest()
-            lines += 1
-            await proxy.logged(lines)
-            assert {name: each.in_flight for name, each in proxy.state.backends.items()} == {"b": 0, "c": 0}
-            proxy.internal += problem is RuntimeError and told["last"].fired
-            if at and not told["last"].fired:
-                break
-            told["at"] = None
-            await paid(proxy)
-            lines += 21
-        assert at > 3, "it was stopped at several places"
-        await eventually(lambda: first.active == 0 and second.active == 0)
-        proxy.complaints.clear()
 
 
 @pytest.mark.parametrize(("attempts", "whole"), [(2, False), (3, True)])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httptools
 import pytest
 
+from proxy.http1.answer_head import AnswerHead
+from proxy.http1.client import BackendConnection, KeptConnections
 from proxy.http1.exchange import Limits
+from proxy.http1.faults import BackendFault
 from proxy.http1.framing import Head
 from proxy.http1.known_head import KnownHead
 from tests.proxy.http1.test_server import GET, POST, bad_requests, serving
+from tests.proxy.path import MemoryTransport
 from tests.wire import A, J, RawClient
 
 
@@ -147,16 +153,112 @@ async def test_a_known_head_that_is_refused_now_is_refused() -> None:
                 assert (await caller.response()).status == 401
 
 
-def test_what_is_not_of_the_plain_kind_is_not_learnt() -> None:
-    for fields in ([], [(b"expect", b"100-continue"), (b"content-length", b"2")], [(b"upgrade", b"x"), (b"content-length", b"2")]):
-        head = Head("POST", b"/", "1.1", fields)
-        head.expects_continue = any(name == b"expect" for name, _ in fields)
-        head.content_length = 2 if len(fields) > 1 else None
-        raw = b"POST / HTTP/1.1\r\n" + b"".join(b"%b: %b\r\n" % field for field in fields) + b"\r\n{}"
-        assert KnownHead.learn(raw, head, None) is None
+@pytest.mark.parametrize("field", [b"Expect: 100-continue", b"Upgrade: x\r\nConnection: upgrade"])
+async def test_a_head_that_asks_for_more_than_an_answer_is_read_each_time(field: bytes, parsed: list[bytes]) -> None:
+    async with serving() as served, await RawClient.connect(served.port) as caller:
+        await ask(caller, request(b"{}", field))
+        await ask(caller, request(b"{}", field))
+        assert len(parsed) == 2
+
+
+def test_only_a_whole_head_with_its_length_is_learnt() -> None:
     head = Head("POST", b"/", "1.1", [(b"content-length", b"2")])
     head.content_length = 2
-    assert KnownHead.learn(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n", head, None) is None, "its end is not there"
-    assert KnownHead.learn(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", head, None) is None, "not the head that was read"
-    known = KnownHead.learn(b"POST / HTTP/1.1\r\ncontent-LENGTH:  2\r\n\r\n{}", head, None)
+    assert KnownHead.learn(b"POST / HTTP/1.1\r\nContent-Length: 2\r\n", head) is None, "its end is not there"
+    assert KnownHead.learn(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", head) is None, "not the head that was read"
+    assert KnownHead.learn(b"POST / HTTP/1.1\r\nX: 2\r\n\r\nab", head) is None, "no length"
+    known = KnownHead.learn(b"POST / HTTP/1.1\r\ncontent-LENGTH:  2\r\n\r\n{}", head)
     assert known is not None and known.body(b"POST / HTTP/1.1\r\ncontent-LENGTH:  17\r\n\r\n") == (40, 17)
+
+
+# --- answers ------------------------------------------------------------------------------------------------------------
+
+
+class Taken:
+    """Who takes in answers: their heads' status and length, their bytes, and how each ended."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+        self.heads: list[AnswerHead] = []
+
+    def head(self, head: AnswerHead, length_bytes: int | None) -> None:
+        self.heads.append(head)
+        self.told.append(("head", (head.status, length_bytes)))
+
+    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
+        self.told.append(("data", piece))
+
+    def end(self) -> None:
+        self.told.append(("end", None))
+
+    def lost(self, fault: BackendFault) -> None:
+        self.told.append(("lost", fault))
+
+
+def answer(body: bytes, *fields: bytes, status: bytes = b"200 OK") -> bytes:
+    lines = b"".join(field + b"\r\n" for field in (b"Server: x", b"Content-Length: %d" % len(body), *fields))
+    return b"HTTP/1.1 %b\r\n%b\r\n%b" % (status, lines, body)
+
+
+async def answers(kept: KeptConnections, *answers: tuple[bytes, ...]) -> Taken:
+    """These answers on one connection, each in these reads."""
+    taken = Taken()
+    connection = BackendConnection(kept)
+    connection.connection_made(MemoryTransport(lambda data: None))  # type: ignore[arg-type]
+    for reads in answers:
+        connection.send(taken, b"", b"")
+        for read in reads:
+            connection.data_received(read)
+    return taken
+
+
+def connections() -> KeptConnections:
+    return KeptConnections("192.0.2.1", 1, None, asyncio.get_running_loop())
+
+
+async def test_the_second_of_the_same_answer_heads_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = connections()
+    first = await answers(kept, (answer(b"one"),), (answer(b"longer"),), (answer(b""),))
+    assert first.told == [
+        ("head", (200, 3)), ("data", b"one"), ("end", None),
+        ("head", (200, 6)), ("data", b"longer"), ("end", None),
+        ("head", (200, 0)), ("end", None),
+    ]  # fmt: skip
+    assert first.heads[0] is first.heads[1] is first.heads[2]
+    other = await answers(kept, (answer(b"from another connection"),))
+    assert other.heads[0] is first.heads[0] and other.told[0] == ("head", (200, 23))
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        (answer(b"two")[:-1], answer(b"two")[-1:]),  # in two reads
+        (answer(b"two")[:20], answer(b"two")[20:]),
+        (answer(b"two", b"X-Other: 1"),),
+        (answer(b"two", b"Connection: keep-alive"),),
+        (answer(b"two", status=b"404 Not Found"),),
+        (b"HTTP/1.1 102 Processing\r\n\r\n" + answer(b"two"),),
+    ],
+)
+async def test_any_other_answer_is_read_as_if_none_had_come(second: tuple[bytes, ...]) -> None:
+    kept = connections()
+    taken = await answers(kept, (answer(b"one"),), second, (answer(b"one"),))
+    alone = await answers(connections(), second)
+    assert taken.told[3:-3] == alone.told and taken.told[-3:] == taken.told[:3]
+    assert b"two" in b"".join(bytes(piece) for name, piece in alone.told if name == "data" and isinstance(piece, bytes))
+
+
+async def test_what_follows_an_answer_is_never_the_next_one() -> None:
+    kept = connections()
+    taken = await answers(kept, (answer(b"one"),), (answer(b"two") + answer(b"evil"),))
+    assert [piece for name, piece in taken.told if name == "data"] == [b"one", b"two"] and kept.take() is None
+
+
+async def test_a_chunked_answer_is_not_learnt() -> None:
+    kept = connections()
+    await answers(kept, (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\none\r\n0\r\n\r\n",))
+    assert kept.known is None
+    await answers(kept, (answer(b"one", b"Connection: close"),))
+    assert kept.known is None, "nor one that closes its connection"
+    await answers(kept, (answer(b"x" * 20_000),))
+    assert kept.known is None, "nor what would be held for long"
