@@ -88,13 +88,28 @@ Find = Callable[[Line, Seat], T | None]  # a free backend that this seat may use
 class Lane:
     """Who waits in one lane of one pool."""
 
-    __slots__ = ("_heads", "_lines", "_made", "floor", "index", "max_wait_s", "name", "ordinary", "owed", "reserved", "share", "waiting")
+    __slots__ = (
+        "_heads",
+        "_lines",
+        "_made",
+        "floor",
+        "index",
+        "max_wait_s",
+        "name",
+        "ordinary",
+        "owed",
+        "reserved",
+        "share",
+        "share_ratio",
+        "waiting",
+    )
 
     def __init__(self, index: int, name: str, max_wait_s: float, share: Fraction, floor: int) -> None:
         self.index = index
         self.name = name
         self.max_wait_s = max_wait_s
         self.share = share
+        self.share_ratio = float(share)
         self.floor = floor  # it dispatches only while more than this many slots are free
         self.reserved = 0  # places that are its own
         self.owed = 0  # in units of 1 / share.denominator dispatches

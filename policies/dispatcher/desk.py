@@ -60,7 +60,8 @@ class Dispatcher:
         request = ticket.request
         lanes = room.lanes
         lane = lanes[request.lane] if request.lane < len(lanes) else lanes[-1]
-        ticket.seat = Seat(floor.number(), lane.name)
+        floor._number = number = floor._number + 1
+        ticket.seat = Seat(number, lane.name)
         room.load.arrived(now)
         serves = room.serves(request)
         due_at = now + lane.max_wait_s

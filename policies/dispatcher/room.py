@@ -81,7 +81,10 @@ class Room:
 
     def may_serve(self, serves: Serves, tried: frozenset[str]) -> bool:
         """Is there anything to wait for?"""
-        return any(site.serves(serves) and site.may_serve(tried) for site in self.sites)
+        for site in self.sites:  # noqa: SIM110 asked for whoever may have to wait: half the time of any()
+            if site.serves(serves) and site.may_serve(tried):
+                return True
+        return False
 
     @property
     def has_room(self) -> bool:
@@ -182,12 +185,15 @@ class Room:
         if self.load.returned_ever < self.streams:
             return None
         total = higher = 0.0
-        for index, window in enumerate(self._dispatched):
-            count = window.total(now)
-            total += count
-            if index < lane.index:
-                higher += count
-        share = effective_share(float(lane.share), higher / total) if total else 1.0
+        left = lane.index
+        for window in self._dispatched:
+            if now >= window._ends_at:
+                window._turn(now)
+            total += window._past + window._recent
+            left -= 1
+            if left == 0:
+                higher = total
+        share = effective_share(lane.share_ratio, higher / total) if total else 1.0
         drain_rps = self.load.drain_rps(self.in_flight, now)
         return estimate_s(place, drain_rps * share) if drain_rps else None
 
@@ -223,7 +229,10 @@ class Room:
     def granted(self, ticket: Ticket, lane: Lane, site: Site, lease: Lease, now: float) -> None:
         """A request of this lane was dispatched to this platform."""
         self.in_flight += 1
-        self._dispatched[lane.index].add(1.0, now)
+        dispatched = self._dispatched[lane.index]
+        if now >= dispatched._ends_at:
+            dispatched._turn(now)
+        dispatched._recent += 1.0
         if self.plan.warm and not ticket.tried and not lease.probe and _spare(ticket, lane):
             owed = self._warm_owed + self.plan.warm
             serves = self.sites.index(site) in self.failover.in_service

@@ -14,6 +14,7 @@ from lab.engine.engine import Engine
 from lab.engine.faults import Fault
 from lab.simulator.replay import Log, Recording, replay
 from policies.dispatcher import Dispatcher
+from policies.model import Ending, Outcome, Verdict
 from proxy import translation, wiring
 from proxy.settings.root import Settings
 from tests.proxy.serving import TWO_LANES, serving
@@ -60,12 +61,17 @@ async def test_a_live_servers_calls_replay_to_identical_answers(logs: list[Log])
             await proxy.until(lambda: len(logs[0].calls) > 150, 20.0)
             proxy.file.write_text(proxy.file.read_text().replace("places: 6", "places: 3"))
             assert (await proxy.fairlane.reload()).ok
-            assert (await proxy.admin("/-/drain/a", "POST"))[0] == 200
+            for lever in ("drain/a", "undrain/a", "cap/a/1", "uncap/a", "serve/main/p", "unpin/main", "drain/a"):
+                assert (await proxy.admin(f"/-/{lever}", "POST"))[0] == 200
             await callers
+            lease = proxy.fairlane.lobby.smoke("b")
+            if lease is not None:
+                proxy.fairlane.lobby.give_back(lease, Ending(Verdict.OK, Outcome.OK))
             await proxy.at_rest()
     log = pickle.loads(pickle.dumps(logs[0]))
     names = {call.name for call in log.calls}
-    assert {"arrive", "give_back", "first_token", "again", "leave", "tick", "reconfigure", "drain"} <= names
+    assert {"arrive", "give_back", "first_token", "again", "leave", "tick", "reconfigure", "drain", "undrain"} <= names
+    assert {"cap", "uncap", "serve", "unpin", "smoke"} <= names
     outcomes = {answer.outcome for call in log.calls for answer in call.answers}
     assert {"", "queue_full"} <= outcomes
     assert replay(log) is None
