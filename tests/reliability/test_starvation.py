@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import statistics
 import sys
 import threading
@@ -165,7 +166,11 @@ def p99(values: list[float]) -> float:
 
 @pytest.mark.soak
 async def test_l17_reading_twenty_bodies_of_eight_mebibytes_adds_little_to_relaying_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """In turns with forms of the same size, which are relayed unread: what else weighs on the machine weighs on both."""
+    """In turns with forms of the same size, which are relayed unread: what else weighs on the machine weighs on both.
+
+    Fairlane, the callers and the backends need two cores; where these are taken by others the figures are told, and judged by nobody.
+    """
+    busy = os.getloadavg()[0] > 1.0
     async with ScriptedBackend(scripts.head(), stamped) as backend, heavy(20, 8) as (port, child):
         assert child.stdin is not None and child.stdout is not None
         large = platform("h", f"http://127.0.0.1:{port}", cap=64)
@@ -185,5 +190,7 @@ async def test_l17_reading_twenty_bodies_of_eight_mebibytes_adds_little_to_relay
             f"\nL17: p99 of an event's way: {1e3 * quiet:.0f} ms alone; beside JSON {read} ms, beside forms {unread} ms; {said['answered']}"
         )
     assert said["problems"] == [] and min(said["answered"].values()) >= 20
+    if busy:
+        pytest.skip("others are using this machine: what is measured is how they share it")
     best = min(measured["form"])
     assert min(measured["json"]) < max(best + ADDED_S, 2 * best)  # a machine that has no core to spare stretches both
