@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help run demo test bench soak lint types pytest format clean
+.PHONY: help run demo test bench compare soak lint types pytest format clean
 
 help:
 	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
@@ -14,6 +14,7 @@ help:
 	@echo "make test    ruff, mypy --strict, pytest"
 	@echo "make soak    the tests that take minutes, 20 minutes of mixed traffic (MINUTES=...), the fuzz targets"
 	@echo "make bench   that the load generator keeps up: 200 streams a second, 2,000 at once, on one core"
+	@echo "             and docs/performance.md: Fairlane beside other proxies (ROUNDS=..., SECONDS=...), memory, micro-benchmarks"
 	@echo "make format  puts the code into ruff's form"
 	@echo "make clean   removes $(VENV) and caches"
 
@@ -47,6 +48,15 @@ soak: $(VENV)/dev $(VENV)/prometheus
 
 bench: $(VENV)/dev
 	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest tests/lab/test_bench_capacity.py
+
+# The figures of docs/performance.md. Peers that are not installed are left out: $(BIN)/python -m lab.compare setup
+bench: compare
+
+ROUNDS ?= 3
+SECONDS ?= 5
+
+compare: $(VENV)/dev
+	$(BIN)/python -m lab.compare run --rounds $(ROUNDS) --seconds $(SECONDS) --page docs/performance.md
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
