@@ -44,12 +44,13 @@ class Budget:
     __slots__ = ("_credit", "in_flight", "retries", "withheld")
 
     _RETRY = round(1 / BUDGET_RATIO)  # the price of a retry, in first attempts
+    _SAVED_LEAST = BUDGET_LEAST * _RETRY
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.retries = 0
         self.withheld = False  # somebody waits for it
-        self._credit = BUDGET_LEAST * self._RETRY
+        self._credit = self._SAVED_LEAST
 
     def allows(self) -> bool:
         """May one more retry be sent to a backend whose latest result is not good?"""
@@ -62,7 +63,8 @@ class Budget:
         if retry:
             self._credit = max(0, self._credit - self._RETRY)
         else:
-            self._credit = min(self._credit + 1, BUDGET_LEAST * self._RETRY + self.in_flight)
+            saved_max = self._SAVED_LEAST + self.in_flight
+            self._credit = self._credit + 1 if self._credit < saved_max else saved_max
 
     def ended(self, retry: bool) -> None:
         """An attempt has ended."""
