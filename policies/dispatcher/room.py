@@ -14,6 +14,7 @@ from policies.capacity import DRAIN_SPAN_S, Load, Window, places
 from policies.dispatcher.site import Backend, Site
 from policies.failover import Failover, Moved
 from policies.health import Window as Samples
+from policies.hedging import Hedging
 from policies.lanes import Lane, Line, Seat, Serves
 from policies.model import LanePlan, Lease, PoolPlan, Request, Standing, Ticket
 from policies.refusal import FALLBACK_S, effective_share, estimate_s
@@ -36,6 +37,7 @@ class Room:
         self._warm_owed = Fraction(0)  # dispatches that the platforms out of service are owed
         self.warms = False  # the next one is
         self._late = {site.name: Samples(SLOW_SPAN_S) for site in sites}  # first tokens of this pool, by platform
+        self.hedging: Hedging | None = None
         self.failover = Failover(plan.name, [site.name for site in sites], plan.hold_s, plan.ramp_s, now, smoked(sites))
         self.fit(plan, lanes, sites, now)
         self.reorder()
@@ -50,6 +52,8 @@ class Room:
         self.waiting = 0
         self.warms = bool(plan.warm) and self._warm_owed + plan.warm >= 1
         self._late = {site.name: self._late.get(site.name) or Samples(SLOW_SPAN_S) for site in sites}
+        if self.hedging is None or self.hedging.plan != plan.hedge:
+            self.hedging = None if plan.hedge is None else Hedging(plan.hedge, self.load.returned_ever)
         named = [site.models for site in sites if site.models is not None]
         self._all_serve = not named
         self._serves = {model: self._serving(model) for models in named for model in sorted(models)}
