@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from proxy.story import Story
 
 LOST = Ending(Verdict.NEUTRAL, Outcome.CANCELLED, why="hedge lost")
+TICK_S = 0.002  # the loop's timers count in milliseconds, and may ring a little early
 _BROKEN = Ending(Verdict.NEUTRAL, Outcome.INTERNAL, why="internal")
 
 
@@ -95,7 +96,7 @@ async def _second(story: Story, ticket: Ticket, first: asyncio.Task[Ending | Non
             if lease is None:
                 service.telemetry.hedged(ticket.pool, labels.HEDGE_DENIED)
             return lease
-        await asyncio.wait((first,), timeout=wait_s)
+        await asyncio.wait((first,), timeout=wait_s + TICK_S)
         if first.done():
             break
     return None

@@ -39,6 +39,7 @@ class Scenario(NamedTuple):
     body: bytes
     behind: str = ""  # another on the only slot of the "primary", of the "standby", or of both
     pool: str = ""
+    drained: str = ""  # this platform
 
 
 OTHER = {
@@ -55,7 +56,7 @@ SCENARIOS = {
     "retried-and-queued": Scenario([scripts.status(500)], [scripts.ok(gap_s=0.01)], JS, "both"),
     "reset-then-retried": Scenario([scripts.head(), scripts.chunked(scripts.ROLE), scripts.rst()], [scripts.ok()], JS),
     "hedged": Scenario([scripts.hang()], [scripts.delay(0.01), scripts.ok(gap_s=0.01)], JS, pool=", hedge: {after: 10ms}"),
-    "hedge-denied": Scenario([scripts.delay(0.1), scripts.ok()], [scripts.ok()], JS, "standby", ", hedge: {after: 10ms}"),
+    "hedge-denied": Scenario([scripts.delay(0.1), scripts.ok()], [scripts.ok()], JS, pool=", hedge: {after: 10ms}", drained="s"),
     "continued": Scenario(CUT, [scripts.delay(0.01), scripts.ok(gap_s=0.01)], JS, pool=", continue: true"),
     "continued-and-queued": Scenario(CUT, [scripts.ok()], JS, "standby", ", continue: true"),
 }
@@ -87,6 +88,8 @@ async def stage(scenario: Scenario) -> AsyncIterator[Stage]:
         async with ScriptedBackend(*scenario.standby, named={"other": there}) as second:
             text = two(first, second, cap=1, pool=", queue: {places: 4, max_wait: 10s}" + scenario.pool)
             async with watched(text, first, second) as proxy:
+                if scenario.drained:
+                    assert (await proxy.admin(f"/-/drain/{scenario.drained}", "POST"))[0] == 200
                 yield proxy, first, second
 
 
