@@ -73,8 +73,9 @@ class Dispatcher:
             floor.refuse(ticket, Refusal(Outcome.NOT_FOUND))
         elif ticket.slotless:
             floor.grant_slotless(ticket, room, lane, serves, now)
-        elif backend := (room.warms and room.cold(ticket, lane, serves)) or room.seek(
-            serves, NOTHING_TRIED, due_at, lane.floor, good_only=False
+        elif (not room.waiting or room.has_room) and (
+            backend := (room.warms and room.cold(ticket, lane, serves))
+            or room.seek(serves, NOTHING_TRIED, due_at, lane.floor, good_only=False)
         ):
             floor.grant(ticket, room, lane, backend, now)
         elif not room.may_serve(serves, NOTHING_TRIED):

@@ -92,8 +92,8 @@ def test_3_two_strict_lanes(
         assert averaged(results, "lanes", name, "queue_wait_s", "mean") == pytest.approx(wait_s, rel=margin)
 
 
-@pytest.mark.parametrize(("requests", "margin"), [(20_000, 0.08), pytest.param(400_000, 0.02, marks=SOAK)])
-def test_4_the_owed_share_and_its_control(requests: int, margin: float) -> None:
+@pytest.mark.parametrize(("requests", "seeds", "margin"), [(20_000, 1, 0.08), pytest.param(400_000, 5, 0.02, marks=SOAK)])
+def test_4_the_owed_share_and_its_control(requests: int, seeds: int, margin: float) -> None:
     rates, world = {"fast": 12.0, "slow": 3.0}, plan(80, places=96, share=TENTH)
     found = simulated(world, rates, requests)["lanes"]
     for name, lane in found.items():
@@ -101,12 +101,15 @@ def test_4_the_owed_share_and_its_control(requests: int, margin: float) -> None:
     assert found["slow"]["throughput_rps"] == pytest.approx(1.0, rel=margin)
     assert found["fast"]["throughput_rps"] == pytest.approx(9.0, rel=margin)
     assert found["slow"]["queue_wait_s"]["mean"] == pytest.approx(10.0, rel=0.15)
-    control = prepared(world, rates, requests)
-    for lane in control.dispatcher._floor.rooms["chat"].lanes:
-        lane.reserved = 0
-    tally = control.run()
-    told("slow without reserved places", f"{tally.lanes[1].completed / tally.measured_s:.3f}/s")
-    assert tally.lanes[1].completed / tally.measured_s == pytest.approx(0.405, rel=2 * margin)
+    slow_rps = []
+    for seed in range(seeds):  # one run of 400,000 strays by 4 %
+        control = prepared(world, rates, requests, seed)
+        for lane in control.dispatcher._floor.rooms["chat"].lanes:
+            lane.reserved = 0
+        tally = control.run()
+        slow_rps.append(tally.lanes[1].completed / tally.measured_s)
+    told("slow without reserved places", f"{fsum(slow_rps) / seeds:.4f}/s", ", ".join(f"{each:.3f}" for each in slow_rps))
+    assert fsum(slow_rps) / seeds == pytest.approx(0.405, rel=2 * margin)
 
 
 @pytest.mark.parametrize(("requests", "seeds", "margin"), [(30_000, 1, 0.12), pytest.param(400_000, 5, 0.05, marks=SOAK)])
