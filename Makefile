@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help run demo test bench soak storm flood outage fuzz lock lint types pytest format clean
+.PHONY: help run demo test bench compare soak storm flood outage fuzz lock lint types pytest format clean
 
 help:
 	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
@@ -16,6 +16,7 @@ help:
 	@echo "make storm   10,000 requests with mixed endings: what each leaves in memory;  make flood   1,000 malformed requests a second"
 	@echo "make outage  an outage of the primary on the real clock, ten minutes;  make fuzz   the fuzz targets alone"
 	@echo "make bench   that the load generator and the simulator keep up: 200 streams a second, 2,000 at once; 40,000 simulated requests a second"
+	@echo "             and docs/performance.md: Fairlane beside other proxies (ROUNDS=..., SECONDS=...), memory, micro-benchmarks"
 	@echo "make format  puts the code into ruff's form"
 	@echo "make clean   removes $(VENV) and caches"
 
@@ -62,6 +63,15 @@ fuzz: $(VENV)/dev
 
 bench: $(VENV)/dev
 	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=900 tests/lab/test_bench_capacity.py tests/lab/simulator/test_speed.py tests/lab/test_bench_second_client.py
+
+# The figures of docs/performance.md. Peers that are not installed are left out: $(BIN)/python -m lab.compare setup
+bench: compare
+
+ROUNDS ?= 3
+SECONDS ?= 5
+
+compare: $(VENV)/dev
+	$(BIN)/python -m lab.compare run --rounds $(ROUNDS) --seconds $(SECONDS) --page docs/performance.md
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .

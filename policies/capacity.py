@@ -55,9 +55,12 @@ class Window:
 
     def rate(self, now: float) -> float:
         """The total per second of the time it covers; 0.0 before any time has passed."""
-        total = self.total(now)
-        covered_s = min(now - self._began_at, self._span_s - (self._ends_at - now))
-        return total / covered_s if covered_s > 0 else 0.0
+        if now >= self._ends_at:
+            self._turn(now)
+        covered_s = self._span_s - (self._ends_at - now)
+        if now - self._began_at < covered_s:
+            covered_s = now - self._began_at
+        return (self._past + self._recent) / covered_s if covered_s > 0 else 0.0
 
     def _turn(self, now: float) -> None:
         passed = int((now - self._ends_at) / self._step_s) + 1
@@ -109,8 +112,12 @@ class Load:
 
     def generation_s(self, now: float) -> float:
         """W: the mean time a slot was held, of those given back in the last 5 minutes; 0.0: none was."""
-        count = self._returned.total(now)
-        return self._held_s.total(now) / count if count else 0.0
+        returned, held = self._returned, self._held_s
+        if now >= returned._ends_at:
+            returned._turn(now)
+            held._turn(now)
+        count = returned._past + returned._recent
+        return (held._past + held._recent) / count if count else 0.0
 
     def needed_streams(self, now: float) -> float:
         """Lambda x W: the streams at which a pool would be loaded to 100 %."""

@@ -44,7 +44,7 @@ class Seat:
 class Line:
     """Requests of one lane that may use the same backends, oldest first."""
 
-    __slots__ = ("_heap", "lane", "number", "serves", "size", "tried")
+    __slots__ = ("heap", "lane", "number", "serves", "size", "tried")
 
     def __init__(self, lane: Lane, number: int, serves: Serves, tried: frozenset[str]) -> None:
         self.lane = lane
@@ -52,34 +52,38 @@ class Line:
         self.serves = serves
         self.tried = tried
         self.size = 0
-        self._heap: list[tuple[int, Seat]] = []
+        self.heap: list[tuple[int, Seat]] = []  # the first entry is the oldest's; behind it are some who have left
 
     def __iter__(self) -> Iterator[Seat]:
         """Those who wait, in no order."""
-        return (seat for _, seat in self._heap if seat.line is self)
+        return (seat for _, seat in self.heap if seat.line is self)
 
     def head(self) -> Seat | None:
         """The oldest."""
-        heap = self._heap
-        while heap:
-            seat = heap[0][1]
-            if seat.line is self:
-                return seat
-            heappop(heap)
-        return None
+        return self.heap[0][1] if self.heap else None
 
-    def add(self, seat: Seat) -> None:
+    def add(self, seat: Seat) -> bool:
+        """The seat waits here. Is it the oldest?"""
         seat.line = self
         self.size += 1
-        heap = self._heap
+        heap = self.heap
         heappush(heap, (seat.order, seat))
         if len(heap) > 2 * self.size + 64:
             heap[:] = [entry for entry in heap if entry[1].line is self]
             heapify(heap)
+        return heap[0][1] is seat
 
-    def remove(self, seat: Seat) -> None:
+    def remove(self, seat: Seat) -> bool:
+        """The seat no longer waits here. Was it the oldest?"""
         seat.line = None
         self.size -= 1
+        heap = self.heap
+        if heap[0][1] is not seat:
+            return False
+        heappop(heap)
+        while heap and heap[0][1].line is not self:
+            heappop(heap)
+        return True
 
 
 Find = Callable[[Line, Seat], T | None]  # a free backend that this seat may use now
@@ -92,12 +96,14 @@ class Lane:
         "_heads",
         "_lines",
         "_made",
+        "earns",
         "floor",
         "index",
         "max_wait_s",
         "name",
         "ordinary",
         "owed",
+        "pays",
         "reserved",
         "share",
         "share_ratio",
@@ -110,9 +116,10 @@ class Lane:
         self.max_wait_s = max_wait_s
         self.share = share
         self.share_ratio = float(share)
+        self.earns, self.pays = share.numerator, share.denominator  # when passed by, and for a dispatch; nothing is earned without a share
         self.floor = floor  # it dispatches only while more than this many slots are free
         self.reserved = 0  # places that are its own
-        self.owed = 0  # in units of 1 / share.denominator dispatches
+        self.owed = 0  # in units of 1 / `pays` dispatches
         self.waiting = 0
         self.ordinary: OrderedDict[int, Seat] = OrderedDict()  # by order of arrival; without retries, which take no place
         self._lines: dict[tuple[Serves, frozenset[str]], Line] = {}
@@ -143,9 +150,7 @@ class Lane:
         if line is None:
             self._made += 1
             line = self._lines[key] = Line(self, self._made, serves, tried)
-        head = line.head()
-        line.add(seat)
-        if head is None or seat.order < head.order:
+        if line.add(seat):
             self._announce(line, seat.order)
         if not tried:
             self.ordinary[seat.order] = seat
@@ -155,14 +160,13 @@ class Lane:
         """The seat no longer waits."""
         line = seat.line
         assert line is not None, "the seat does not wait"
-        was_head = line.head() is seat
-        line.remove(seat)
+        was_head = line.remove(seat)
         self.ordinary.pop(seat.order, None)
         self.waiting -= 1
         if not self.waiting:
             self.owed = 0
-        if was_head and (head := line.head()) is not None:
-            self._announce(line, head.order)
+        if was_head and line.heap:
+            self._announce(line, line.heap[0][0])
         elif not line.size and line.tried:  # those of retries are many and short-lived
             del self._lines[line.serves, line.tried]
 
@@ -173,10 +177,11 @@ class Lane:
         found = None
         while heads:
             order, _, line = heads[0]
-            seat = line.head()
-            if seat is None or seat.order != order:
+            waiting = line.heap
+            if not waiting or waiting[0][0] != order:
                 heappop(heads)
                 continue
+            seat = waiting[0][1]
             use = find(line, seat)
             if use is not None:
                 found = (seat, use)
@@ -190,7 +195,7 @@ class Lane:
         heads = self._heads
         heappush(heads, (order, line.number, line))
         if len(heads) > 2 * len(self._lines) + 64:
-            heads[:] = [(head.order, line.number, line) for line in self._lines.values() if (head := line.head()) is not None]
+            heads[:] = [(line.heap[0][0], line.number, line) for line in self._lines.values() if line.heap]
             heapify(heads)
 
 
@@ -204,15 +209,14 @@ def pick(lanes: Sequence[Lane], find: Find[T]) -> tuple[Seat, T] | None:
         found = lane.ready(find)
         if found is None:
             continue
-        share = lane.share
         if highest is not None:
-            lane.owed += share.numerator
+            lane.owed += lane.earns
         else:
             highest = found
-        if share and owed is None and lane.owed >= share.denominator:
+        if owed is None and lane.earns and lane.owed >= lane.pays:
             owed = (lane, found)
     if owed is None:
         return highest
     lane, found = owed
-    lane.owed -= lane.share.denominator
+    lane.owed -= lane.pays
     return found

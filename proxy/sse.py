@@ -68,6 +68,8 @@ class StreamWatcher:
         "usage",
     )
 
+    keeps_text = False  # what was said
+
     def __init__(self, api: Api) -> None:
         self.first_token = False  # content, reasoning, a tool call or text has come: more than a role
         self.events = 0  # events that said something else: with `tokens`, what tells progress from comments and pings
@@ -210,7 +212,7 @@ class StreamWatcher:
         elif data == b"[DONE]":
             self.done = True
         elif data:
-            document = _decode(data)
+            document = decoded(data)
             if document is not None:
                 self.events += document.get("type") != "ping"
                 self._inspect(self, document, data, event)
@@ -441,7 +443,7 @@ def _fields(event: bytes) -> tuple[bytes, bytes]:
     return name, b"\n".join(data).strip()
 
 
-def _decode(data: bytes) -> dict[str, Any] | None:
+def decoded(data: bytes) -> dict[str, Any] | None:
     """The JSON object in an event's data; None if it is something else. Takes what engines get wrong: see below."""
     document: Any
     try:

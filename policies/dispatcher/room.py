@@ -14,6 +14,7 @@ from policies.capacity import DRAIN_SPAN_S, Load, Window, places
 from policies.dispatcher.site import Backend, Site
 from policies.failover import Failover, Moved
 from policies.health import Window as Samples
+from policies.hedging import Hedging
 from policies.lanes import Lane, Line, Seat, Serves
 from policies.model import LanePlan, Lease, PoolPlan, Request, Standing, Ticket
 from policies.refusal import FALLBACK_S, effective_share, estimate_s
@@ -36,6 +37,7 @@ class Room:
         self._warm_owed = Fraction(0)  # dispatches that the platforms out of service are owed
         self.warms = False  # the next one is
         self._late = {site.name: Samples(SLOW_SPAN_S) for site in sites}  # first tokens of this pool, by platform
+        self.hedging: Hedging | None = None
         self.failover = Failover(plan.name, [site.name for site in sites], plan.hold_s, plan.ramp_s, now, smoked(sites))
         self.fit(plan, lanes, sites, now)
         self.reorder()
@@ -50,6 +52,8 @@ class Room:
         self.waiting = 0
         self.warms = bool(plan.warm) and self._warm_owed + plan.warm >= 1
         self._late = {site.name: self._late.get(site.name) or Samples(SLOW_SPAN_S) for site in sites}
+        if self.hedging is None or self.hedging.plan != plan.hedge:
+            self.hedging = None if plan.hedge is None else Hedging(plan.hedge, self.load.returned_ever)
         named = [site.models for site in sites if site.models is not None]
         self._all_serve = not named
         self._serves = {model: self._serving(model) for models in named for model in sorted(models)}
@@ -81,8 +85,8 @@ class Room:
 
     def may_serve(self, serves: Serves, tried: frozenset[str]) -> bool:
         """Is there anything to wait for?"""
-        for site in self.sites:  # noqa: SIM110 asked for whoever may have to wait: half the time of any()
-            if site.serves(serves) and site.may_serve(tried):
+        for site in self.sites:
+            if site.hope and not site.refuses and (serves is None or site.name in serves) and (not tried or site.may_serve(tried)):
                 return True
         return False
 
@@ -107,8 +111,11 @@ class Room:
             for site in self.sites:
                 if site.permits and not site.refuses and site.serves(serves) and (probing := site.permit(tried)):
                     return probing
-        order = tuple(self.sites[index] for index in self.failover.order()) if self.ramping else self.order
-        for position, site in enumerate(order):
+        order, ramping = self.order, None
+        if self.ramping:
+            order = tuple(self.sites[index] for index in self.failover.order())
+            ramping = order[0] if self.failover.ramping == self.sites.index(order[0]) else None
+        for site in order:
             if site.refuses or not (serves is None or site.name in serves):
                 continue
             if site.open and (not tried or site.is_open(tried)):
@@ -116,7 +123,7 @@ class Room:
                     backend = site.best(tried, good_only)
                     if backend is not None and backend.free:
                         return backend
-                if not beyond and not (self.ramping and position == 0 and self.failover.ramping == self.sites.index(site)):
+                if not beyond and site is not ramping:
                     return None
             elif site.rests_until(tried) < due_at:
                 return None
@@ -182,8 +189,14 @@ class Room:
 
     def wait_s(self, lane: Lane, place: int, now: float) -> float | None:
         """How long would a request wait that finds `place` others before it in its lane? None: too little has been measured."""
-        if self.load.returned_ever < self.streams:
+        load = self.load
+        if load.returned_ever < self.streams:
             return None
+        drain_rps = load.drain_rps(self.in_flight, now)
+        if not drain_rps:
+            return None
+        if lane.index == 0:
+            return estimate_s(place, drain_rps)  # nobody goes before it: all of it is its own
         total = higher = 0.0
         left = lane.index
         for window in self._dispatched:
@@ -194,8 +207,7 @@ class Room:
             if left == 0:
                 higher = total
         share = effective_share(lane.share_ratio, higher / total) if total else 1.0
-        drain_rps = self.load.drain_rps(self.in_flight, now)
-        return estimate_s(place, drain_rps * share) if drain_rps else None
+        return estimate_s(place, drain_rps * share)
 
     def hint_s(self, lane: Lane, now: float) -> float:
         """What wait should a refused caller of this lane be told?"""

@@ -43,11 +43,11 @@ async def test_a_live_servers_calls_replay_to_identical_answers(logs: list[Log])
             TWO_LANES
             + "lanes: {fast: {max_wait: 200ms}, slow: {max_wait: 300ms, share: 10%}}\n"
             + f'platforms: {{p: {{backends: {{a: {{url: "{first.url}", max_streams: 2}}, b: {{url: "{second.url}", max_streams: 2}}}}}}}}\n'
-            + "pools: {main: {primary: p, queue: {places: 6}}}\n"
+            + "pools: {main: {primary: p, continue: true, hedge: {after: 15ms}, queue: {places: 6}}}\n"
         )
         async with serving(text) as proxy:
             first.fault(Fault(fault="status", code=503, share=0.3))
-            second.fault(Fault(fault="reset", share=0.2))
+            second.fault(Fault(fault="cut", after=2, share=0.3))
 
             async def caller(number: int) -> None:
                 for _ in range(12):
@@ -70,7 +70,7 @@ async def test_a_live_servers_calls_replay_to_identical_answers(logs: list[Log])
             await proxy.at_rest()
     log = pickle.loads(pickle.dumps(logs[0]))
     names = {call.name for call in log.calls}
-    assert {"arrive", "give_back", "first_token", "again", "leave", "tick", "reconfigure", "drain", "undrain"} <= names
+    assert {"arrive", "give_back", "first_token", "again", "leave", "tick", "reconfigure", "drain", "undrain", "hedge", "resume"} <= names
     assert {"cap", "uncap", "serve", "unpin", "smoke"} <= names
     outcomes = {answer.outcome for call in log.calls for answer in call.answers}
     assert {"", "queue_full"} <= outcomes

@@ -1,8 +1,9 @@
 """What do good callers notice of a thousand malformed requests a second, each on a connection of its own? (Q20)
 
 `python -m tests.reliability.flood [--seconds 10] [--rate 1000] [--rounds 3]`; `make flood`. Flooder and Fairlane are processes of their
-own; good callers, on kept connections, share one with their backend. Each round measures the good callers alone and then under the flood,
-for so many seconds each. Exit 1 if in the best round their p99 more than doubles, if a bad request is not refused, or if one gets through.
+own; good callers, on kept connections, share one with their backend. In each round the flood comes for so many seconds in all, in spells of
+two seconds with two seconds of quiet between them, so that whatever else the machine does weighs on both alike. Exit 1 if in the best round
+the good callers' p99 more than doubles, if a bad request is not refused, or if one gets through.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from tests.wire import J, RawClient, ScriptedBackend, post
 GOOD_RPS = 200.0
 GOOD_CALLERS = 8
 WARM_S = 1.0
+SPELL_S = 2.0  # of flood, then of quiet
+SETTLE_S = 0.3  # of each, not counted
 TIMES = 2.0  # what the good callers' p99 may become
 PATIENCE_S = 2.0
 
@@ -61,7 +64,7 @@ def malformed() -> list[bytes]:
 
 
 def flood(port: int, rate: float, seconds: float) -> tuple[int, float, Counter[str]]:
-    """So many connections a second, each with one bad request; read to its end. How many, in how many seconds, and the statuses."""
+    """So many connections a second, each with one bad request, read to its end. How many, since when, and the statuses."""
     chance, inputs = random.Random(3), malformed()
     ready = selectors.EpollSelector()
     said: dict[socket.socket, bytes] = {}
@@ -73,8 +76,13 @@ def flood(port: int, rate: float, seconds: float) -> tuple[int, float, Counter[s
         statuses[said.pop(sock)[9:12].decode() or "none"] += 1
         sock.close()
 
+    def due(at: float) -> float:
+        """How many should have been sent by then? None in the spells between."""
+        spells, into = divmod(min(at, seconds), 2 * SPELL_S)
+        return rate * (spells * SPELL_S + min(into, SPELL_S))
+
     while (at := time.monotonic() - began) < seconds or (said and at < seconds + PATIENCE_S):
-        while at < seconds and sent < at * rate:
+        while sent < due(at):
             sock = socket.create_connection(("127.0.0.1", port))
             with suppress(OSError):
                 sock.sendall(chance.choice(inputs))
@@ -92,17 +100,16 @@ def flood(port: int, rate: float, seconds: float) -> tuple[int, float, Counter[s
                 said[sock] += piece
             else:
                 over(sock)
-    took = min(time.monotonic() - began, seconds)
     statuses["open"] = len(said)
-    return sent, took, +statuses
+    return sent, began, +statuses
 
 
 # --- the good callers -----------------------------------------------------------------------------------------------------
 
 
-async def good(port: int, seconds: float) -> list[float]:
-    """Requests at a steady rate on kept connections: how long each took, from the instant at which it was due."""
-    latencies: list[float] = []
+async def good(port: int, seconds: float) -> list[tuple[float, float]]:
+    """Requests at a steady rate on kept connections: when each was due, and how long it took from then on."""
+    latencies: list[tuple[float, float]] = []
     loop = asyncio.get_running_loop()
     began = loop.time()
     request = post(J)
@@ -114,7 +121,7 @@ async def good(port: int, seconds: float) -> list[float]:
                 await asyncio.sleep(max(0.0, due - loop.time()))
                 answer = await client.ask(request)
                 assert answer.status == 200, answer
-                latencies.append(loop.time() - due)
+                latencies.append((due, loop.time() - due))
                 due += GOOD_CALLERS / GOOD_RPS
 
     await asyncio.gather(*(caller(number) for number in range(GOOD_CALLERS)))
@@ -124,28 +131,33 @@ async def good(port: int, seconds: float) -> list[float]:
 async def measured(proxy: Processed, backend: ScriptedBackend, rate: float, seconds: float) -> Round:
     """One round."""
     await good(proxy.port, WARM_S)
-    quiet = await good(proxy.port, seconds)
-    at_backend, cpu = len(backend.requests), proxy.cpu_s()
-    command = [sys.executable, "-m", __spec__.name, "--flood", str(proxy.port), "--rate", str(rate), "--seconds", str(seconds)]
+    at_backend, lasts_s = len(backend.requests), 2 * seconds
+    command = [sys.executable, "-m", __spec__.name, "--flood", str(proxy.port), "--rate", str(rate), "--seconds", str(lasts_s)]
     child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert child.stdout is not None
     try:
         await child.stdout.readline()  # it begins
         cpu = proxy.cpu_s()
-        flooded = await good(proxy.port, seconds)
+        asked = await good(proxy.port, lasts_s)
         cpu_flooded = proxy.cpu_s() - cpu
-        sent, took, statuses = json.loads(await child.stdout.readline())
+        sent, began, statuses = json.loads(await child.stdout.readline())
     finally:
         with suppress(ProcessLookupError):
             child.kill()
         await child.wait()
     cpu = proxy.cpu_s()
-    await good(proxy.port, seconds / 4)
+    alone = await good(proxy.port, lasts_s / 4)
     cpu_quiet = (proxy.cpu_s() - cpu) * 4
-    leaked = len(backend.requests) - at_backend - len(flooded) - round(seconds / 4 * GOOD_RPS)
+    flooded: list[float] = []
+    quiet: list[float] = []
+    for due, latency in asked:
+        spell, into = divmod(due - began, SPELL_S)
+        if into > SETTLE_S and 0 <= due - began < lasts_s:
+            (quiet if spell % 2 else flooded).append(latency)
+    leaked = len(backend.requests) - at_backend - len(asked) - len(alone)
     return Round(
         1e3 * statistics.median(quiet), _p99_ms(quiet), 1e3 * statistics.median(flooded), _p99_ms(flooded),
-        sent, sent / took, statuses, 1e6 * (cpu_flooded - cpu_quiet) / max(1, sent), leaked,
+        sent, sent / seconds, statuses, 1e6 * (cpu_flooded - cpu_quiet) / max(1, sent), leaked,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import statistics
 import sys
 import threading
@@ -14,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from proxy.intake import Reception
+from proxy.http1.framing import Head
+from proxy.intake import Admitted, Reading, Reception
 from proxy.large_bodies import LARGE_BYTES
-from tests.proxy.serving import TWO_LANES
+from tests.proxy.serving import TWO_LANES, serving
 from tests.reliability.files import one
 from tests.reliability.heavy import body
 from tests.reliability.process import Processed, processed
@@ -25,7 +27,8 @@ from tests.reliability.watch import watched
 from tests.wire import JS, ScriptedBackend, ev, eventually, post, scripts
 
 STREAMS, EVERY_S, SECONDS = 100, 0.1, 5.0
-ADDED_S = 0.1  # what the large bodies may add to the 99th percentile
+ROUNDS = 3
+ADDED_S = 0.1  # what reading large bodies may add to the 99th percentile
 ROUTES = "routes: [{when: {model: heavy}, pool: heavy}, {pool: main}]\n"
 
 
@@ -95,6 +98,27 @@ async def test_l17_a_drain_waits_for_large_bodies_too(gate: threading.Event) -> 
         await proxy.fairlane.ended.wait()
 
 
+async def test_l17_no_step_of_reading_a_large_body_is_a_long_one() -> None:
+    """In processor time, so that it does not matter what else the machine does: what passes between two turns of the loop."""
+    large = body(8)
+    async with ScriptedBackend() as backend, serving(one(backend)) as proxy:
+        reception = proxy.fairlane.service.edition.reception
+        admitted = reception.admit(Head("POST", b"/v1/chat/completions", "1.1", [(b"authorization", b"Bearer sk-A")]))
+        assert isinstance(admitted, Admitted)
+        loop = asyncio.get_running_loop()
+        best = 1.0
+        for _ in range(5):
+            began = last = time.process_time()
+            longest = 0.0
+            reading = loop.run_in_executor(None, reception.read, large, admitted, "id")
+            while not reading.done():
+                await asyncio.sleep(0.0005)
+                longest, last = max(longest, time.process_time() - last), time.process_time()
+            assert isinstance(await reading, Reading)
+            best = min(best, longest / (time.process_time() - began))
+        assert best < 0.6, f"{best:.0%} of it at a stretch"
+
+
 async def stamped(exchange: Any) -> None:
     """Events at a steady rate, each saying when it was written."""
     while True:
@@ -141,19 +165,32 @@ def p99(values: list[float]) -> float:
 
 
 @pytest.mark.soak
-async def test_l17_streams_go_on_beside_twenty_bodies_of_eight_mebibytes(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_l17_reading_twenty_bodies_of_eight_mebibytes_adds_little_to_relaying_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """In turns with forms of the same size, which are relayed unread: what else weighs on the machine weighs on both.
+
+    Fairlane, the callers and the backends need two cores; where these are taken by others the figures are told, and judged by nobody.
+    """
+    busy = os.getloadavg()[0] > 1.0
     async with ScriptedBackend(scripts.head(), stamped) as backend, heavy(20, 8) as (port, child):
         assert child.stdin is not None and child.stdout is not None
         large = platform("h", f"http://127.0.0.1:{port}", cap=64)
         text = TWO_LANES + "platforms:\n" + platform("p", backend.url, cap=2 * STREAMS) + large
+        measured: dict[str, list[float]] = {"json": [], "form": []}
         async with processed(text + pools("main: {primary: p}", "heavy: {primary: h}") + ROUTES) as proxy:
-            quiet = [p99(await delays(proxy, STREAMS, SECONDS)) for _ in range(2)]
-            child.stdin.write(b"%d\n" % proxy.port)
-            loud = [p99(await delays(proxy, STREAMS, SECONDS)) for _ in range(3)]
-            child.stdin.write(b"\n")
+            quiet = p99(await delays(proxy, STREAMS, SECONDS))
+            for _ in range(ROUNDS):
+                for kind, found in measured.items():
+                    child.stdin.write(f"{proxy.port} {kind}\n".encode())
+                    found.append(p99(await delays(proxy, STREAMS, SECONDS)))
+            child.stdin.close()
             said = json.loads(await child.stdout.readline())
+    read, unread = (", ".join(f"{1e3 * value:.0f}" for value in found) for found in measured.values())
     with capsys.disabled():
-        shown = ", ".join(f"{1e3 * value:.0f}" for value in loud)
-        print(f"\nL17: p99 of an event's way {1e3 * min(quiet):.0f} ms alone, {shown} ms beside {said['answered']} bodies of 8 MiB")
-    assert said["problems"] == [] and said["answered"] >= 20
-    assert min(loud) < min(quiet) + ADDED_S
+        print(
+            f"\nL17: p99 of an event's way: {1e3 * quiet:.0f} ms alone; beside JSON {read} ms, beside forms {unread} ms; {said['answered']}"
+        )
+    assert said["problems"] == [] and min(said["answered"].values()) >= 20
+    if busy:
+        pytest.skip("others are using this machine: what is measured is how they share it")
+    best = min(measured["form"])
+    assert min(measured["json"]) < max(best + ADDED_S, 2 * best)  # a machine that has no core to spare stretches both

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import proxy
+from policies.hedging import Hedging
+from policies.retries import Budget
 from proxy.story import Story
 from tests.reliability.files import two
 from tests.reliability.shapes import hurry
@@ -25,7 +27,7 @@ from tests.wire import JS, J, ScriptedBackend, post, scripts
 from tests.wire.backend import Step
 
 SOURCE = Path(proxy.__file__).parent
-WALKED = ("story.py", "dispatch.py", "attempt.py", "http1/client.py")  # what a story awaits, to its end
+WALKED = ("story.py", "hedge.py", "onward.py", "dispatch.py", "attempt.py", "http1/client.py")  # what a story awaits, to its end
 NOT_A_STORYS = {("attempt.py", "wait_on")}  # of a late probe, which outlives its story: test_breaker, test_f08_*
 
 
@@ -35,10 +37,17 @@ class Scenario(NamedTuple):
     primary: list[Step]
     standby: list[Step]
     body: bytes
-    behind: str = ""  # another on the only slot of the "primary", or of both
+    behind: str = ""  # another on the only slot of the "primary", of the "standby", or of both
+    pool: str = ""
+    drained: str = ""  # this platform
 
 
-OTHER = {"primary": ([scripts.ok(gap_s=0.01)], []), "both": ([scripts.status(500)], [scripts.ok(gap_s=0.01)])}
+OTHER = {
+    "primary": ([scripts.ok(gap_s=0.01)], []),
+    "both": ([scripts.status(500)], [scripts.ok(gap_s=0.01)]),
+    "standby": ([scripts.status(500)], [scripts.ok(gap_s=0.02)]),
+}
+CUT = [scripts.head(), scripts.chunked(scripts.ROLE), scripts.event("a"), scripts.delay(0.01), scripts.fin()]
 SCENARIOS = {
     "stream": Scenario([scripts.ok(gap_s=0.01)], [scripts.ok()], JS),
     "whole": Scenario([scripts.ok()], [scripts.ok()], J),
@@ -46,6 +55,10 @@ SCENARIOS = {
     "retried": Scenario([scripts.status(500)], [scripts.ok(gap_s=0.01)], JS),
     "retried-and-queued": Scenario([scripts.status(500)], [scripts.ok(gap_s=0.01)], JS, "both"),
     "reset-then-retried": Scenario([scripts.head(), scripts.chunked(scripts.ROLE), scripts.rst()], [scripts.ok()], JS),
+    "hedged": Scenario([scripts.hang()], [scripts.delay(0.01), scripts.ok(gap_s=0.01)], JS, pool=", hedge: {after: 10ms}"),
+    "hedge-denied": Scenario([scripts.delay(0.1), scripts.ok()], [scripts.ok()], JS, pool=", hedge: {after: 10ms}", drained="s"),
+    "continued": Scenario(CUT, [scripts.delay(0.01), scripts.ok(gap_s=0.01)], JS, pool=", continue: true"),
+    "continued-and-queued": Scenario(CUT, [scripts.ok()], JS, "standby", ", continue: true"),
 }
 Stage = tuple[Watch, ScriptedBackend, ScriptedBackend]
 Place = tuple[str, int]  # file within proxy/, line
@@ -73,8 +86,10 @@ async def stage(scenario: Scenario) -> AsyncIterator[Stage]:
     here, there = OTHER.get(scenario.behind, ([], []))
     async with ScriptedBackend(*scenario.primary, named={"other": here}) as first:
         async with ScriptedBackend(*scenario.standby, named={"other": there}) as second:
-            text = two(first, second, cap=1, pool=", queue: {places: 4, max_wait: 10s}")
+            text = two(first, second, cap=1, pool=", queue: {places: 4, max_wait: 10s}" + scenario.pool)
             async with watched(text, first, second) as proxy:
+                if scenario.drained:
+                    assert (await proxy.admin(f"/-/drain/{scenario.drained}", "POST"))[0] == 200
                 yield proxy, first, second
 
 
@@ -102,6 +117,8 @@ async def test_c10_wherever_a_story_stops_its_slot_comes_back_and_it_ends_once(
     problem: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurry(monkeypatch, failures_in_row=1_000_000, window_samples=1_000_000)  # nobody is ejected: each run meets what the first met
+    monkeypatch.setattr(Hedging, "_PRICE", 0)  # each run may hedge,
+    monkeypatch.setattr(Budget, "allows", lambda self: True)  # and try again
     told = stepping(monkeypatch, lambda: problem("here"))
     for name, scenario in SCENARIOS.items():
         async with stage(scenario) as on:
