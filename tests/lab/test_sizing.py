@@ -103,7 +103,7 @@ def test_the_cap_that_is_found() -> None:
     found = platform["find_max"]
     print(found, [(step["label"], round(step["output_tokens_per_s"])) for step in platform["steps"]])
     assert found["max_streams"] == number(r"for this backend:  max_streams: (\d+)")
-    assert found["rate_rps"] == pytest.approx(number(r"and at ([\d.]+) requests/s arriving at random"), rel=0.15)
+    assert found["rate_rps"] == pytest.approx(number(r"and at ([\d.]+) requests/s arriving at random"), rel=0.25)  # from a hundred arrivals
     steps = {step["label"]: step for step in platform["steps"]}
     for label in ("16 streams", "17 streams"):
         said = number(rf"(?m)^{label} .* (\d+)  +[\d.]+ +[\d.]+%$")
