@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from lab.engine.engine import Engine
 from lab.engine.faults import Fault
-from lab.simulator.replay import Log, Recording, replay
+from lab.simulator.replay import EVENTS, Log, Recording, replay
 from policies.dispatcher import Dispatcher
 from policies.model import Ending, Outcome, Verdict
 from proxy import translation, wiring
@@ -94,3 +95,12 @@ async def test_another_seed_or_another_call_is_noticed(logs: list[Log]) -> None:
     difference = replay(Log(plan, log.began_at, log.seed, log.calls))
     assert difference is not None
     assert "arrive" in difference
+
+
+def test_no_event_of_the_dispatcher_is_left_out() -> None:
+    """Whatever takes the time changes something, and is written down; but for the questions."""
+    questions = {"hedge_at", "snapshot"}
+    methods = {
+        name for name, method in vars(Dispatcher).items() if not name.startswith("_") and "now" in inspect.signature(method).parameters
+    }
+    assert methods - questions == EVENTS
