@@ -7,7 +7,8 @@ With one lane of share 1/n that makes n - 1 higher dispatches between two of its
 
 Inside a lane: order of arrival, over all waits of a request, so that a retry is back at the head. Those that may use the same backends
 wait in one *line*; only the heads of lines are asked whether a backend is free for them, the oldest first. So a request
-that nothing free can serve is passed by those that something can, and nobody walks through the waiting.
+that nothing free can serve is passed by those that something can, and nobody walks through the waiting. Retries wait in as many lines as
+there are sets of backends they have tried; where none of them can go, that is asked once for all (`Bars`).
 
 Leaving costs nothing: a seat is marked, and dropped when it surfaces.
 """
@@ -17,13 +18,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeVar
 
 from policies.model import Ticket
 
 T = TypeVar("T")
 Serves = frozenset[str] | None  # platforms that serve the request's model; None: all of its pool
+Head = tuple[int, int, "Line"]  # order of the oldest in a line, the line's number, the line
 
 
 class Seat:
@@ -44,10 +46,11 @@ class Seat:
 class Line:
     """Requests of one lane that may use the same backends, oldest first."""
 
-    __slots__ = ("heap", "lane", "number", "serves", "size", "tried")
+    __slots__ = ("heads", "heap", "lane", "number", "serves", "size", "tried")
 
-    def __init__(self, lane: Lane, number: int, serves: Serves, tried: frozenset[str]) -> None:
+    def __init__(self, lane: Lane, number: int, serves: Serves, tried: frozenset[str], heads: list[Head]) -> None:
         self.lane = lane
+        self.heads = heads  # where its head is announced
         self.number = number
         self.serves = serves
         self.tried = tried
@@ -87,6 +90,7 @@ class Line:
 
 
 Find = Callable[[Line, Seat], T | None]  # a free backend that this seat may use now
+Bars = Callable[["Lane", Serves], bool]  # is there certainly none for any retry of this lane? False: ask for each
 
 
 class Lane:
@@ -96,6 +100,7 @@ class Lane:
         "_heads",
         "_lines",
         "_made",
+        "_retries",
         "earns",
         "floor",
         "index",
@@ -124,7 +129,8 @@ class Lane:
         self.ordinary: OrderedDict[int, Seat] = OrderedDict()  # by order of arrival; without retries, which take no place
         self._lines: dict[tuple[Serves, frozenset[str]], Line] = {}
         self._made = 0
-        self._heads: list[tuple[int, int, Line]] = []  # (order of a line's head, line); stale ones are dropped as they surface
+        self._heads: list[Head] = []  # of lines, oldest first; stale ones are dropped as they surface
+        self._retries: dict[Serves, list[Head]] = {}  # the same of retries: a line for each set of backends tried, so they may be many
 
     def lines(self) -> Iterator[Line]:
         """The lines in which somebody waits."""
@@ -149,9 +155,10 @@ class Lane:
         line = self._lines.get(key)
         if line is None:
             self._made += 1
-            line = self._lines[key] = Line(self, self._made, serves, tried)
+            heads = self._retries.setdefault(serves, []) if tried else self._heads
+            line = self._lines[key] = Line(self, self._made, serves, tried, heads)
         if line.add(seat):
-            self._announce(line, seat.order)
+            self._announce(line)
         if not tried:
             self.ordinary[seat.order] = seat
         self.waiting += 1
@@ -166,47 +173,61 @@ class Lane:
         if not self.waiting:
             self.owed = 0
         if was_head and line.heap:
-            self._announce(line, line.heap[0][0])
+            heads = line.heads
+            if heads and heads[0][2] is line:
+                heapreplace(heads, (line.heap[0][0], line.number, line))
+            else:
+                self._announce(line)
         elif not line.size and line.tried:  # those of retries are many and short-lived
             del self._lines[line.serves, line.tried]
 
-    def ready(self, find: Find[T]) -> tuple[Seat, T] | None:
+    def ready(self, find: Find[T], bars: Bars | None = None) -> tuple[Seat, T] | None:
         """The oldest request for which a backend is free, and that backend. None: the lane is not ready."""
-        heads = self._heads
-        passed = []
-        found = None
-        while heads:
-            order, _, line = heads[0]
-            waiting = line.heap
-            if not waiting or waiting[0][0] != order:
-                heappop(heads)
-                continue
-            seat = waiting[0][1]
-            use = find(line, seat)
-            if use is not None:
-                found = (seat, use)
-                break
-            passed.append(heappop(heads))
-        for entry in passed:
-            heappush(heads, entry)
+        found = _first(self._heads, find) if self._heads else None
+        for serves, heads in self._retries.items():
+            if heads and not (bars is not None and bars(self, serves)):
+                retry = _first(heads, find)
+                if retry is not None and (found is None or retry[0].order < found[0].order):
+                    found = retry
         return found
 
-    def _announce(self, line: Line, order: int) -> None:
-        heads = self._heads
-        heappush(heads, (order, line.number, line))
+    def _announce(self, line: Line) -> None:
+        heads = line.heads
+        heappush(heads, (line.heap[0][0], line.number, line))
         if len(heads) > 2 * len(self._lines) + 64:
-            heads[:] = [(line.heap[0][0], line.number, line) for line in self._lines.values() if line.heap]
+            heads[:] = [(each.heap[0][0], each.number, each) for each in self._lines.values() if each.heap and each.heads is heads]
             heapify(heads)
 
 
-def pick(lanes: Sequence[Lane], find: Find[T]) -> tuple[Seat, T] | None:
+def _first(heads: list[Head], find: Find[T]) -> tuple[Seat, T] | None:
+    """The oldest of these for which a backend is free."""
+    passed: list[Head] = []
+    found = None
+    while heads:
+        order, _, line = heads[0]
+        waiting = line.heap
+        if not waiting or waiting[0][0] != order:
+            heappop(heads)
+            continue
+        seat = waiting[0][1]
+        use = find(line, seat)
+        if use is not None:
+            found = (seat, use)
+            break
+        passed.append(heappop(heads))
+    for head in passed:
+        heappush(heads, head)
+    return found
+
+
+def pick(lanes: Sequence[Lane], find: Find[T], bars: Bars | None = None) -> tuple[Seat, T] | None:
     """Who goes next, and where? None: no lane is ready. Whoever is picked must be dispatched: what is owed has been settled."""
     highest: tuple[Seat, T] | None = None
     owed: tuple[Lane, tuple[Seat, T]] | None = None
     for lane in lanes:
         if not lane.waiting:
             continue
-        found = lane.ready(find)
+        found = lane.ready(find, bars)
         if found is None:
             continue
         if highest is not None:

@@ -110,7 +110,7 @@ class Floor:
                 self._fill(room, now)
 
     def _fill(self, room: Room, now: float) -> None:
-        while room.waiting and room.has_room and (picked := pick(room.lanes, room.find)) is not None:
+        while room.waiting and room.has_room and (picked := pick(room.lanes, room.find, room.bars_retries)) is not None:
             self._call(picked[0], picked[1], room, now)
 
     def _call(self, seat: Seat, backend: Backend, room: Room, now: float) -> None:
@@ -212,6 +212,8 @@ class Floor:
 
     def turn_away(self, room: Room, now: float) -> None:
         """Refuses those who wait for backends that are all gone."""
+        if room.keeps_all():
+            return
         for lane in room.lanes:
             for line in lane.lines():
                 if not room.may_serve(line.serves, line.tried):

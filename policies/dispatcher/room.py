@@ -22,6 +22,8 @@ from policies.retries import Budget
 
 SLOW_SPAN_S, SLOW_SAMPLES, SLOW_FACTOR = 30, 20, 3.0  # policies.md 7: more than half of 20 first tokens in 30 s beyond 3 x the SLO's TTFT
 
+TRIED_MOST = 11  # backends that one request has tried at most: more are never allowed (`retries.attempts` of the file, one more for batch)
+
 
 class Room:
     """The waiting room of one pool."""
@@ -136,7 +138,9 @@ class Room:
 
     def find(self, line: Line, seat: Seat) -> Backend | None:
         """What `lanes.pick` asks: a backend for the head of this line."""
-        return self._find(line, seat, beyond=False)
+        if line.tried or self.warms:
+            return self._find(line, seat, beyond=False)
+        return self.seek(line.serves, line.tried, seat.due_at, line.lane.floor, good_only=False)
 
     def find_beyond(self, line: Line, seat: Seat) -> Backend | None:
         """The same, on the standby if need be."""
@@ -166,6 +170,26 @@ class Room:
             if site.rests_until(line.tried) < seat.due_at:
                 return None
         return None
+
+    def bars_retries(self, lane: Lane, serves: Serves) -> bool:
+        """Is there certainly nothing now for any retry of this lane? What `lanes.pick` asks once, instead of for each of their lines.
+
+        When a large platform breaks, they are thousands, in hundreds of lines. False: perhaps there is something.
+        """
+        good_only = not self._budget.allows()
+        if self.ramping or not (good_only or all(not (site.permits or site.starting) for site in self.sites)):
+            return False
+        for site in self.order:
+            if site.refuses or not site.serves(serves):
+                continue
+            if (site.free > lane.floor or site.free == site.streams) and (site.offers_good() if good_only else site.free):
+                return False
+        self._budget.withheld |= good_only
+        return True
+
+    def keeps_all(self) -> bool:
+        """Is there certainly something to wait for, whoever waits and whatever it has tried?"""
+        return any(site.models is None and not site.refuses and site.hope > TRIED_MOST for site in self.sites)
 
     # -- platforms out of service, kept warm
 

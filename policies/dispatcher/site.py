@@ -106,6 +106,7 @@ class Site:
         self.due_at = -1.0
         self._opens_at: float | None = None
         self._alone: Backend | None = None  # its only backend needs no ranking
+        self._freed: Backend | None = None  # the last that had all that is free here: in a full house, the one whose stream has ended
         self._trusted: Selection[Backend] = Selection(generator)  # open, latest result good
         self._doubted: Selection[Backend] = Selection(generator)  # open, latest result bad
         self._starting: Selection[Backend] = Selection(generator)
@@ -137,6 +138,9 @@ class Site:
         alone = self._alone
         if alone is not None:
             return alone if alone.use is _OPEN and alone.name not in tried and (alone.good or not good_only) else None
+        freed, free = self._freed, self.free
+        if freed is not None and 0 < free == freed.free and (not tried or freed.name not in tried) and (freed.good or not good_only):
+            return freed  # all others are full, and rank behind it
         good = self._trusted.best(tried)
         if good_only or not self._doubted:
             return good
@@ -150,6 +154,11 @@ class Site:
         """The largest open backend where nothing runs, and whose latest result is good. Looks at each: asked rarely."""
         found = [each for name, each in self.backends.items() if name not in tried and each.use is _OPEN and each.good and each.free]
         return max((each for each in found if not each.slots.live), key=lambda each: (each.cap * each.weight, -each.number), default=None)
+
+    def offers_good(self) -> bool:
+        """Has an open backend whose latest result is good a free slot?"""
+        backend = self.best((), good_only=True)
+        return backend is not None and backend.free > 0
 
     def best_starting(self, tried: Container[str]) -> Backend | None:
         """The best of those that are starting and may be asked now."""
@@ -203,6 +212,8 @@ class Site:
             free = cap - in_flight if in_flight < cap else 0
             self.free += free - backend.free
             backend.free = free
+            if free == self.free:
+                self._freed = backend
             if self._alone is None:
                 selection = self._trusted if backend.good else self._doubted
                 selection.offer(backend, in_flight, cap, backend.weight)
@@ -256,6 +267,8 @@ class Site:
         del self.backends[backend.name]
         if self._alone is backend:
             self._alone = None
+        if self._freed is backend:
+            self._freed = None
 
     def recount(self) -> None:
         """The configured cap of some backend is another."""
