@@ -2,13 +2,14 @@
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
 RUN python -m venv /opt/fairlane
-COPY constraints.txt pyproject.toml README.md LICENSE ./
+COPY requirements.lock pyproject.toml README.md LICENSE ./
+RUN /opt/fairlane/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
 COPY policies policies
 COPY proxy proxy
 COPY lab lab
 COPY config config
 COPY docs/runbook.md docs/runbook-levers.md docs/
-RUN /opt/fairlane/bin/pip install --no-cache-dir -c constraints.txt .
+RUN /opt/fairlane/bin/pip install --no-cache-dir --no-deps .
 
 FROM python:3.11-slim-bookworm
 RUN useradd --system --uid 10001 --no-create-home fairlane

@@ -6,14 +6,16 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help run demo test bench micro memory compare soak lint types pytest format clean
+.PHONY: help run demo test bench micro memory compare soak storm flood outage fuzz lock lint types pytest format clean
 
 help:
 	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
 	@echo "make demo    drives both lanes at twice what the model carries, then kills the primary"
 	@echo "make test    ruff, mypy --strict, pytest"
-	@echo "make soak    the tests that take minutes, 20 minutes of mixed traffic (MINUTES=...), the fuzz targets"
-	@echo "make bench   that the load generator keeps up: 200 streams a second, 2,000 at once, on one core"
+	@echo "make soak    the tests that take minutes, 20 minutes of mixed traffic (MINUTES=...), storm, flood, fuzz targets (FUZZ_SECONDS=...)"
+	@echo "make storm   10,000 requests with mixed endings: what each leaves in memory;  make flood   1,000 malformed requests a second"
+	@echo "make outage  an outage of the primary on the real clock, ten minutes;  make fuzz   the fuzz targets alone"
+	@echo "make bench   that the load generator and the simulator keep up: 200 streams a second, 2,000 at once; 40,000 simulated requests a second"
 	@echo "             and docs/performance.md: Fairlane beside other proxies (ROUNDS=..., SECONDS=...), memory, micro-benchmarks"
 	@echo "make format  puts the code into ruff's form"
 	@echo "make clean   removes $(VENV) and caches"
@@ -41,13 +43,26 @@ FUZZ_SECONDS ?= 120
 
 soak: $(VENV)/dev $(VENV)/prometheus
 	$(BIN)/python -m pytest -m soak --durations=20 -o faulthandler_timeout=3600
-	$(PIP) --editable '.[soak]'
 	MALLOC_ARENA_MAX=2 $(BIN)/python -m tests.reliability.soak --minutes $(MINUTES)
+	$(MAKE) storm flood fuzz
+
+# Each of them alone.
+storm: $(VENV)/dev
+	MALLOC_ARENA_MAX=2 $(BIN)/python -m tests.reliability.soak --requests 10000
+
+flood: $(VENV)/dev
+	$(BIN)/python -m tests.reliability.flood
+
+outage: $(VENV)/dev
+	$(BIN)/python -m pytest -m soak -s tests/reliability/test_outage.py -o faulthandler_timeout=3600
+
+fuzz: $(VENV)/dev
+	$(PIP) --editable '.[soak]'
 	@for target in requests answers streams bodies files; do \
 	  $(BIN)/python -m tests.reliability.fuzz $$target $(FUZZ_SECONDS) || exit 1; done
 
 bench: $(VENV)/dev
-	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest tests/lab/test_bench_capacity.py
+	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=900 tests/lab/test_bench_capacity.py tests/lab/simulator/test_speed.py tests/lab/test_bench_second_client.py
 
 # The figures of docs/performance.md. Peers that are not installed are left out: $(BIN)/python -m lab.compare setup
 bench: micro memory compare
@@ -68,6 +83,13 @@ compare: $(VENV)/dev
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# After a change of the dependencies: what is installed, and of which bytes.
+lock: $(VENV)/dev
+	$(PIP) uv
+	$(BIN)/uv pip compile pyproject.toml -c constraints.txt --generate-hashes --universal --python-version 3.11 --no-annotate --no-header \
+	  --quiet -o $(VENV)/requirements.lock
+	@{ sed -n '1,2p' requirements.lock; cat $(VENV)/requirements.lock; } > $(VENV)/lock && mv $(VENV)/lock requirements.lock
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -64,9 +64,12 @@ class Window:
 
     def _turn(self, now: float) -> None:
         passed = int((now - self._ends_at) / self._step_s) + 1
-        ended = [self._recent, *[0.0] * min(passed - 1, self.STEPS)]
-        self._steps = (self._steps + ended)[-(self.STEPS - 1) :]
-        self._past = sum(self._steps)
+        steps = self._steps
+        steps.append(self._recent)
+        if passed > 1:
+            steps.extend([0.0] * min(passed - 1, self.STEPS))
+        del steps[: 1 - self.STEPS]
+        self._past = sum(steps)  # anew: a sum kept by subtraction would drift
         self._recent = 0.0
         self._ends_at += passed * self._step_s
 
@@ -126,7 +129,13 @@ class Load:
         Counted over the last 30 s. After a quiet time that is the demand of then and not what the pool can do, hence at least
         what Little's law says of the streams that run: in flight / W.
         """
-        generation_s = self.generation_s(now)
-        little_rps = in_flight / generation_s if generation_s else 0.0
-        lately_rps = self._returned_lately.rate(now)
-        return lately_rps if lately_rps > little_rps else little_rps
+        returned, held, lately = self._returned, self._held_s, self._returned_lately
+        if now >= returned._ends_at:
+            returned._turn(now)
+            held._turn(now)  # of the same span, begun at the same time
+        if now >= lately._ends_at:
+            lately._turn(now)
+        covered_s = min(now - lately._began_at, lately._span_s - (lately._ends_at - now))
+        counted_rps = (lately._past + lately._recent) / covered_s if covered_s > 0 else 0.0
+        count, held_s = returned._past + returned._recent, held._past + held._recent
+        return max(counted_rps, in_flight / (held_s / count)) if count and held_s else counted_rps

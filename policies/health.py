@@ -259,7 +259,13 @@ class Health:
         verdict = ending.verdict
         if verdict is _OK:  # by far the most frequent case
             self._failures_row = 0
-            self._served.add(True, now)
+            served = self._served
+            if int(now) != served._second:
+                served._turn_to(int(now))
+            served._bucket[0] += 1
+            served._bucket[1] += 1
+            served.hits += 1
+            served.total += 1
             return change if lease.first_token_at is not None else max(change, self._took(lease, now))
         match verdict:
             case Verdict.BUSY:

@@ -111,6 +111,7 @@ class Lane:
         "pays",
         "reserved",
         "share",
+        "share_ratio",
         "waiting",
     )
 
@@ -119,6 +120,7 @@ class Lane:
         self.name = name
         self.max_wait_s = max_wait_s
         self.share = share
+        self.share_ratio = float(share)
         self.earns, self.pays = share.numerator, share.denominator  # when passed by, and for a dispatch; nothing is earned without a share
         self.floor = floor  # it dispatches only while more than this many slots are free
         self.reserved = 0  # places that are its own

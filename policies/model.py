@@ -125,6 +125,7 @@ class PlatformPlan:
     models: frozenset[str] | None = None  # our names that it serves; None: all
     startup_s: float = 60.0  # how long loading a model may take
     smoke: bool = False  # it must pass smoke generations before requests go back to it
+    continues: bool = True  # its backends go on with an answer that another has begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,14 @@ class PlacesPlan:
     fixed: int | None = None
     buffer: Fraction = Fraction(1, 5)
     demand_streams: Fraction | None = None  # rps x generation time
+
+
+@dataclass(frozen=True, slots=True)
+class Hedge:
+    """When is a first token late enough for a second attempt beside the first? Past a percentile of those before it, or after so long."""
+
+    percent: int | None = None
+    after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +161,8 @@ class PoolPlan:
     ramp_s: float = 120.0
     overflow: bool = False  # the standby also takes what would wait too long
     warm: Fraction = Fraction(0)  # of the dispatches of lower lanes and batch: run on platforms out of service, to know that they work
+    hedge: Hedge | None = None  # None: one attempt at a time
+    continues: bool = False  # a stream that breaks may be continued by another backend
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,13 +44,13 @@ class Budget:
     __slots__ = ("_credit", "in_flight", "retries", "withheld")
 
     _RETRY = round(1 / BUDGET_RATIO)  # the price of a retry, in first attempts
-    _SAVED_LEAST = BUDGET_LEAST * _RETRY
+    _START = BUDGET_LEAST * _RETRY
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.retries = 0
         self.withheld = False  # somebody waits for it
-        self._credit = self._SAVED_LEAST
+        self._credit = self._START
 
     def allows(self) -> bool:
         """May one more retry be sent to a backend whose latest result is not good?"""
@@ -58,13 +58,14 @@ class Budget:
 
     def granted(self, retry: bool) -> None:
         """An attempt begins."""
-        self.in_flight += 1
-        self.retries += retry
+        self.in_flight = in_flight = self.in_flight + 1
         if retry:
+            self.retries += 1
             self._credit = max(0, self._credit - self._RETRY)
+        elif self._credit < self._START + in_flight:
+            self._credit += 1
         else:
-            saved_max = self._SAVED_LEAST + self.in_flight
-            self._credit = self._credit + 1 if self._credit < saved_max else saved_max
+            self._credit = self._START + in_flight
 
     def ended(self, retry: bool) -> None:
         """An attempt has ended."""

@@ -18,7 +18,7 @@ from typing import Any
 import uvloop
 
 from policies.failover import Proving
-from proxy import clock, page, under_way, wiring
+from proxy import clock, floors, page, under_way, wiring
 from proxy.admin import AdminPort, ReloadResult
 from proxy.clock import Deadlines
 from proxy.dispatch import Lobby
@@ -125,7 +125,7 @@ class Fairlane:
         self._ending: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
         self._exit = AsyncExitStack()
-        for warning in loaded.warnings:
+        for warning in (*loaded.warnings, *floors.below()):
             self._log.warning("check", problem=str(warning))
 
     async def __aenter__(self) -> Fairlane:

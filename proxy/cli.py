@@ -241,6 +241,7 @@ def bench(
     arrivals: Annotated[str, typer.Option(help="poisson, gamma:cv=2 (bursts) or constant")] = "poisson",
     concurrency: Annotated[str | None, typer.Option(help="streams at once; a ladder [default: 1,4,8,16,32,64]")] = None,
     trace: Annotated[Path | None, typer.Option(help="replay the arrivals that server.trace recorded")] = None,
+    endpoint: Annotated[str, typer.Option(help="chat, completions or messages; a trace says it itself")] = "chat",
     rounds: Annotated[int | None, typer.Option(min=1, help="of the ladder; medians count [default: 3; 1 with --rate or --trace]")] = None,
     duration: Annotated[str, typer.Option(help="of each step")] = "30s",
     prompt_tokens: Annotated[str, typer.Option(help="256, or 128,2048 (alike often), 128:0.8,2048:0.2, lognormal:500,cv=1")] = "256",
@@ -253,6 +254,8 @@ def bench(
     weights: Annotated[str, typer.Option(help="realtime, batch, or latency=0.5,throughput=0.3,cost=0.2")] = "realtime",
     floor: Annotated[int, typer.Option(min=0, help="bare connections, to know what the network alone takes")] = 20,
     timeout: Annotated[str, typer.Option(help="of a request, from its intended start")] = "2m",
+    ca: Annotated[Path | None, typer.Option(help="file of the authority that signed the target's certificate")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="believe any certificate")] = False,
     seed: Annotated[int, typer.Option(help="of arrivals, lanes and lengths")] = 0,
     html: Annotated[Path | None, typer.Option(help="write the report as one page with curves")] = None,
     baseline: Annotated[Path | None, typer.Option(help="an earlier --json, to compare with")] = None,
@@ -265,31 +268,12 @@ def bench(
 
     try:
         asked = options(
-            urls=url,
-            models=model or [],
-            keys=key or [],
-            rate=rate,
-            arrivals=arrivals,
-            concurrency=concurrency,
-            trace=trace,
-            rounds=rounds,
-            duration=duration,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            lanes=lane or [],
-            slo=slo,
-            find_max=find_max,
-            per_hour=price_per_hour or [],
-            per_million=price_per_million or [],
-            weights=weights,
-            floor=floor,
-            timeout=timeout,
-            seed=seed,
-            html=html,
-            baseline=baseline,
-            fail_if=fail_if or [],
-            json=json,
-        )
+            urls=url, models=model or [], keys=key or [], rate=rate, arrivals=arrivals, concurrency=concurrency, trace=trace,
+            endpoint=endpoint, rounds=rounds, duration=duration, prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+            lanes=lane or [], slo=slo, find_max=find_max, per_hour=price_per_hour or [], per_million=price_per_million or [],
+            weights=weights, floor=floor, timeout=timeout, ca=ca, insecure=insecure, seed=seed, html=html, baseline=baseline,
+            fail_if=fail_if or [], json=json,
+        )  # fmt: skip
     except ValueError as problem:
         raise typer.BadParameter(str(problem)) from None
     raise typer.Exit(run(asked))

@@ -15,6 +15,7 @@ wall = time.time
 
 NEVER = float("inf")
 SWEEP_S = 0.1
+AWAY_S = 0.25  # a sweep that is later than this: we were stopped, starved, or busy with something long
 
 
 class Watched(Protocol):
@@ -31,6 +32,9 @@ class Deadlines:
 
     Every `SWEEP_S` the watched are compared with the clock: a deadline is kept to within that. Moving a deadline is
     an attribute set; two thousand streams cost about 0.1 % of a core.
+
+    A sweep that is itself late judges nobody: what came in the meantime waits unread in the sockets. It is read first, and the next sweep
+    judges.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -40,6 +44,7 @@ class Deadlines:
         self.watch = self._watched.add
         self.forget = self._watched.discard
         self.lag_s = 0.0  # how late the last sweep was: the loop's own delay
+        self._away = False
         self.observe_lag: Callable[[float], None] | None = None  # told of each
 
     def start(self) -> None:
@@ -57,6 +62,10 @@ class Deadlines:
         self.lag_s = max(0.0, at - self._due_at)
         if self.observe_lag is not None:
             self.observe_lag(self.lag_s)
+        self._away = self.lag_s > AWAY_S and not self._away
+        if self._away:
+            self.start()
+            return
         for watched in [w for w in self._watched if w.deadline_at <= at]:
             watched.overdue(at)
         self.start()

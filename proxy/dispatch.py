@@ -37,6 +37,17 @@ class Lobby:
         self._settle(self.dispatcher.again(ticket, ending, sent, clock.now()))
         return ticket.answer
 
+    def resume(self, ticket: Ticket, lease: Lease, ending: Ending) -> Lease | Refusal | None:
+        """Ask for a slot for the rest of a stream that broke, and whose lease is back. None: `wait` for it."""
+        self._settle(self.dispatcher.resume(ticket, lease, ending, clock.now()))
+        return ticket.answer
+
+    def hedge(self, ticket: Ticket) -> Lease | None:
+        """A slot of an idle backend for a second attempt beside the first, if there may be one. Whoever gets a lease owns it."""
+        twin = Ticket(ticket.request, ticket.pool, ticket.arrived_at)
+        self._settle(self.dispatcher.hedge(ticket, twin, clock.now()))
+        return twin.answer if isinstance(twin.answer, Lease) else None
+
     def give_back(self, lease: Lease, ending: Ending) -> None:
         """The slot is free; the next ones go."""
         self._settle(self.dispatcher.give_back(lease, ending, clock.now()))

@@ -32,6 +32,7 @@ class Backend:
     address: str  # what makes it this backend and no other
     names: Mapping[str, str] | None = None  # our model names: its own
     takes_priority: bool = False  # orders its own queue by the lane's number
+    takes_flags: bool = True  # is told by flags that the last message is to be continued
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Pool:
     idle_s: float
     total_s: float
     fields: Sequence[bytes]  # `x-fairlane-lane` and `-pool`, per lane
+    continues: bool = False  # a stream that breaks may be continued by another backend
+    hedges: bool = False  # a late first token is asked of an idle backend as well
 
 
 @dataclass(frozen=True, slots=True)

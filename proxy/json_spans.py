@@ -6,14 +6,18 @@ value can be replaced where it stands, with every other byte left as it was.
 
 from __future__ import annotations
 
+import codecs
 import re
 
 import msgspec
 
+SMALL_BYTES = 64 * 1024
+_SLICE_BYTES = 512 * 1024
 MEMBERS_MAX = 4096  # at the top of one object; no API has a tenth of that, and each costs memory
 
 _MEMBER_BYTES_MIN = len(b'"":0,')
 
+_utf8 = codecs.getincrementaldecoder("utf-8")
 _BEFORE_VALUE = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
 
 
@@ -53,7 +57,7 @@ class _Counter:
         return _Met(kind, text)
 
 
-_decode_counted = _Counter().decode
+_counter = _Counter()
 
 
 def members(body: bytes) -> Members:
@@ -62,13 +66,24 @@ def members(body: bytes) -> Members:
     Raises ValueError if `body` is not exactly one JSON object in UTF-8, is nested too deeply, or has more than `MEMBERS_MAX`.
     """
     try:
-        if not body.isascii():
-            body.decode()  # what is only skipped is not checked below
+        if not body.isascii():  # what is only skipped is not checked below
+            if len(body) <= SMALL_BYTES:
+                body.decode()
+            else:
+                _check(body)
         if len(body) < _MEMBER_BYTES_MIN * MEMBERS_MAX:  # no room for too many
             return _decode(body)
-        return _decode_counted(body)
+        return (_counter if len(body) <= SMALL_BYTES else _Counter()).decode(body)  # large ones are read in another thread
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError("not a JSON object") from error
+
+
+def _check(body: bytes) -> None:
+    """Is it UTF-8? In slices: it is asked in another thread, and no step of that may be long. Raises ValueError."""
+    decoder = _utf8()
+    for start in range(0, len(body), _SLICE_BYTES):
+        decoder.decode(body[start : start + _SLICE_BYTES])
+    decoder.decode(b"", True)
 
 
 def value_span(body: bytes, found: Members, key: str) -> tuple[int, int] | None:

@@ -30,6 +30,8 @@ PROGRESS_S = 300.0  # so long may nothing but comments come; looked at ten times
 class Relay:
     """One answer on its way to its caller. `outcome` says how it ended; `done` wakes the story when it does later."""
 
+    continuable = False  # another backend may say the rest, should it break
+
     __slots__ = (
         "_attempt",
         "_connection",
@@ -44,6 +46,7 @@ class Relay:
         "_usage",
         "_watcher",
         "_write",
+        "broken",
         "bytes_out",
         "chunked",
         "deadline_at",
@@ -80,6 +83,7 @@ class Relay:
         self.error_relayed = False
         self.last_at = attempt.token_at
         self.outcome: Outcome | None = None
+        self.broken: Outcome | None = None  # how it broke, where another backend may yet say the rest; `outcome` is then open
         self.why = ""  # more than the outcome says, for the log
         self._said = 0  # events with a meaning, when it was last looked
         self._progress_by_at = self.last_at + PROGRESS_S
@@ -98,7 +102,7 @@ class Relay:
             self._usage.feed(body)
         broken = self._watcher is not None and self._watcher.error is not None
         if broken:
-            body = _before_done(body)
+            body = before_done(body)
         exchange.start(b"%b\r\n%b" % (head, self.framed(body)))
         if broken:
             self.error_relayed = True
@@ -166,7 +170,7 @@ class Relay:
 
     def end(self) -> None:
         self._gone()
-        if self.outcome is not None:
+        if self.outcome is not None or self.broken is not None:
             return
         if self._watcher is not None and not self._watcher.whole:
             self._finish(Outcome.TRUNCATED)
@@ -175,7 +179,7 @@ class Relay:
 
     def lost(self, fault: BackendFault) -> None:
         self._gone()
-        if self.outcome is not None:
+        if self.outcome is not None or self.broken is not None:
             return
         if self._watcher is not None and self._watcher.done:  # all was said: only the framing is missing
             self._complete()
@@ -232,7 +236,7 @@ class Relay:
 
     def _end_in_error(self, piece: bytes) -> None:
         """The backend's own error event goes to the caller as it came, and is the last thing that does."""
-        last = _before_done(piece)
+        last = before_done(piece)
         self.bytes_out += len(last)
         self.error_relayed = True
         self._write(self.framed(last))
@@ -259,7 +263,7 @@ class Relay:
             self.done.set_result(None)
 
 
-def _before_done(piece: bytes) -> bytes:
+def before_done(piece: bytes) -> bytes:
     """No `[DONE]` follows an error: the SDKs would take the stream for whole."""
     done = _DONE.search(piece)
     return piece if done is None else piece[: done.start()]

@@ -22,6 +22,7 @@ from proxy.http1 import heads
 from proxy.http1.exchange import Exchange
 from proxy.http1.faults import CallerFault
 from proxy.intake import Admitted, Refused, new_request_id
+from proxy.large_bodies import LARGE_BYTES, Job, LargeBodies
 from proxy.late_probes import LateProbes
 from proxy.story import Story
 from proxy.telemetry.events import ProcessLog
@@ -29,6 +30,7 @@ from proxy.telemetry.record import Record
 from proxy.telemetry.recorder import Recorder
 from proxy.telemetry.telemetry import Telemetry
 from proxy.telemetry.traces import Traces
+from proxy.turned_away import turned_away
 
 _HEALTH = b"/health"
 _HEALTH_METHODS = ("GET", "HEAD")
@@ -67,6 +69,7 @@ class Service:
         self.traces: Traces | None = None
         self.stories: dict[Story, None] = {}  # a set in order of arrival
         self.late_probes = LateProbes(self)
+        self._large = LargeBodies(loop, self._large_body_read)
         self._tokens = tokens
         self._log = log
         self._ready = ready
@@ -113,21 +116,27 @@ class Service:
         exchange.context = (edition, admitted)
         return True
 
-    def begin(self, exchange: Exchange) -> None:
-        """The request is complete: read it, and let its story be told."""
+    def begin(self, exchange: Exchange, job: Job | None = None) -> None:
+        """The request is complete: read it, if `job` has not done so elsewhere, and let its story be told."""
         if exchange.context is None:
             self._answer_health(exchange)
             return
         edition: Edition
         admitted: Admitted
         edition, admitted = exchange.context
-        received_at = clock.now()
         identity, head = admitted.identity, exchange.head
-        request_id = admitted.request_id or new_request_id()
-        if admitted.endpoint.kind is _CATALOGUE:
-            self._answer_catalogue(exchange, edition, admitted, request_id)
-            return
-        reading = edition.reception.read(exchange.body, admitted, request_id)
+        if job is not None:
+            received_at, request_id, reading = job.received_at, job.request_id, job.reading
+        else:
+            received_at = clock.now()
+            request_id = admitted.request_id or new_request_id()
+            if admitted.endpoint.kind is _CATALOGUE:
+                self._answer_catalogue(exchange, edition, admitted, request_id)
+                return
+            if len(exchange.body) > LARGE_BYTES:
+                self._large.put(Job(exchange, received_at, request_id, edition.reception, admitted))
+                return
+            reading = edition.reception.read(exchange.body, admitted, request_id)
         if isinstance(reading, Refused):
             record = self._record(exchange)
             record.id, record.tenant = request_id, identity.name
@@ -157,6 +166,16 @@ class Service:
         exchange.task = story
         self.stories[story] = None
         story.task = self.loop.create_task(story.tell())
+
+    def _large_body_read(self, job: Job) -> None:
+        if not job.left:
+            self.begin(job.exchange, job)
+        else:  # the request was complete, so that it counts
+            record = self._record(job.exchange)
+            record.received_at, record.id, record.tenant = job.received_at, job.request_id, job.admitted.identity.name
+            record.outcome = Outcome.CLIENT_GONE
+            self.telemetry.finish(record, clock.now())
+        self._look_for_rest()
 
     def refuse(self, exchange: Exchange, fault: CallerFault) -> None:
         """The request was broken on the wire."""
@@ -199,6 +218,10 @@ class Service:
         del self.stories[story]
         story.exchange.task = story.task = None  # nobody ends it any more; and no circle is left for the collector to find
         if not self.stories:
+            self._look_for_rest()
+
+    def _look_for_rest(self) -> None:
+        if not self.stories and not self._large.jobs:
             self._at_rest.set()
 
     def report(self, story: Story, error: Exception) -> None:
@@ -209,7 +232,7 @@ class Service:
         """Wait until no request is under way. False: some still are."""
         try:
             async with asyncio.timeout(within_s):
-                while self.stories:
+                while self.stories or self._large.jobs:
                     self._at_rest.clear()
                     await self._at_rest.wait()
         except TimeoutError:
@@ -219,6 +242,7 @@ class Service:
     def close(self) -> None:
         """End what outlasts its callers, and close the kept connections to backends."""
         self.late_probes.close()
+        self._large.close()
         for backend in self._backends.values():
             backend.connections.close()
 
@@ -275,9 +299,9 @@ class Service:
         """Answer a request that never had a story."""
         record.id = refused.request_id or record.id or new_request_id()
         record.outcome = refused.outcome
-        record.status, fields, body = refused.response(record.id)
-        keep_alive, to_head = exchange.keep_alive and exchange.body_read, exchange.head.method == "HEAD"
-        exchange.respond(heads.response(record.status, fields, body, keep_alive=keep_alive, to_head=to_head))
+        keep_alive = exchange.keep_alive and exchange.body_read
+        record.status, answer = turned_away(refused, record.id, keep_alive=keep_alive, to_head=exchange.head.method == "HEAD")
+        exchange.respond(answer)
         self.telemetry.finish(record, clock.now())
 
     def _record(self, exchange: Exchange) -> Record:

@@ -47,12 +47,15 @@ class StreamWatcher:
         "_after_cr",
         "_before",
         "_before_bytes",
+        "_behind_bytes",
         "_behind_number",
         "_blind",
         "_inspect",
         "_name",
+        "_number_sought",
         "_open",
         "_steady",
+        "_until_bytes",
         "_until_number",
         "done",
         "error",
@@ -64,6 +67,8 @@ class StreamWatcher:
         "tokens",
         "usage",
     )
+
+    keeps_text = False  # what was said
 
     def __init__(self, api: Api) -> None:
         self.first_token = False  # content, reasoning, a tool call or text has come: more than a role
@@ -82,8 +87,9 @@ class StreamWatcher:
         self._name = b""  # of the open event, once blind
         self._before, self._after = b"", b"\n\n"  # the known event around its text, with the blank line that ends it
         self._before_bytes, self._after_bytes = 0, 2  # 0: none is known yet
-        self._until_number = b""  # around a number behind the text that is another in each event
-        self._behind_number: bytes | None = None  # empty: there is none; None: not looked for
+        self._until_number, self._behind_number = b"", b""  # around a number behind the text that is another in each event
+        self._until_bytes, self._behind_bytes = 0, 0  # 0: none is known
+        self._number_sought = False
         self._steady = False  # a known event, and between two events: the short way is open
 
     @property
@@ -112,12 +118,18 @@ class StreamWatcher:
     def feed(self, data: bytes) -> None:
         """Watch the next bytes of the stream. Never raises, whatever they are."""
         if self._steady and data.startswith(self._before):
+            start = self._before_bytes
+            text = b""
             if data.endswith(self._after):
-                text = data[self._before_bytes : -self._after_bytes]
-                if text and _QUOTE not in text and _LF not in text and _CR not in text:
-                    self.tokens += 1
-                    return
-            elif self._differs_in_a_number(data) or (data.endswith(b"}\n\n") and self._differs_behind_its_text(data[:-2])):
+                text = data[start : -self._after_bytes]
+            elif self._behind_bytes and data.endswith(self._behind_number):
+                stop = data.find(self._until_number, start)
+                if stop > start and data[stop + self._until_bytes : -self._behind_bytes].isdigit() and data[stop - 1] != _BACKSLASH:
+                    text = data[start:stop]
+            if text and _QUOTE not in text and _LF not in text and _CR not in text:
+                self.tokens += 1
+                return
+            if data.endswith(b"}\n\n") and self._differs_behind_its_text(data[:-2]):
                 self.tokens += 1
                 return
         self._feed(data)
@@ -133,25 +145,13 @@ class StreamWatcher:
             return False
         if behind.count(b"finish_reason") != behind.count(b'"finish_reason":null'):
             return False
-        if self._behind_number is None:
+        if not self._number_sought:
             self._learn_number(behind)
         return True
 
-    def _differs_in_a_number(self, data: bytes) -> bool:
-        """Is this event, which begins as the known one, another only in its text and in the digits of one number?"""
-        behind_number, until_number = self._behind_number, self._until_number
-        if not behind_number or not data.endswith(behind_number):
-            return False
-        start = self._before_bytes
-        stop = data.find(until_number, start)
-        if stop <= start or not data[stop + len(until_number) : -len(behind_number)].isdigit():
-            return False
-        text = data[start:stop]
-        return _QUOTE not in text and _LF not in text and _CR not in text and text[-1] != _BACKSLASH
-
     def _learn_number(self, behind: bytes) -> None:
         """What stands behind the text differs: if only in a number, keep what stands around that. A time, most often. Tried once."""
-        self._behind_number = b""
+        self._number_sought = True
         known = self._after[:-2]
         shared_bytes = next((index for index, (one, other) in enumerate(zip(known, behind, strict=False)) if one != other), 0)
         until_number = known[:shared_bytes].rstrip(b"0123456789")
@@ -159,6 +159,7 @@ class StreamWatcher:
         rests = [each[number.end() :] for each, number in zip((known, behind), numbers, strict=True) if number is not None]
         if len(rests) == 2 and rests[0] == rests[1]:
             self._until_number, self._behind_number = until_number, rests[0] + b"\n\n"
+            self._until_bytes, self._behind_bytes = len(until_number), len(self._behind_number)
 
     def _feed(self, data: bytes) -> None:
         if self._after_cr and data[:1] == b"\n":
@@ -211,7 +212,7 @@ class StreamWatcher:
         elif data == b"[DONE]":
             self.done = True
         elif data:
-            document = _decode(data)
+            document = decoded(data)
             if document is not None:
                 self.events += document.get("type") != "ping"
                 self._inspect(self, document, data, event)
@@ -231,7 +232,7 @@ class StreamWatcher:
             if stop >= 0 and event[stop - 1 : stop] != b"\\":
                 self._before, self._after = event[:start], event[stop:] + b"\n\n"
                 self._before_bytes, self._after_bytes = len(self._before), len(self._after)
-                self._behind_number = None
+                self._number_sought, self._behind_bytes = False, 0
             return
 
     def _fail(self, data: bytes) -> None:
@@ -442,7 +443,7 @@ def _fields(event: bytes) -> tuple[bytes, bytes]:
     return name, b"\n".join(data).strip()
 
 
-def _decode(data: bytes) -> dict[str, Any] | None:
+def decoded(data: bytes) -> dict[str, Any] | None:
     """The JSON object in an event's data; None if it is something else. Takes what engines get wrong: see below."""
     document: Any
     try:

@@ -13,12 +13,15 @@ from policies.model import Ending, Lease, Outcome, Refusal, Ticket, Verdict
 from proxy import clock
 from proxy.answers import answer_head, framing
 from proxy.attempt import Attempt
+from proxy.continuation import Listener, forbids
 from proxy.edition import Backend, Edition, Pool
 from proxy.endpoints import Api, Kind
 from proxy.errors import stream_error
+from proxy.hedge import first_of_two
 from proxy.http1.exchange import Exchange
 from proxy.identity import Identity
 from proxy.intake import Reading
+from proxy.onward import ContinuableRelay, go_on
 from proxy.relay import Relay
 from proxy.sse import StreamWatcher, UnaryWatcher, Usage, usage_in
 from proxy.telemetry.record import Record
@@ -122,9 +125,9 @@ class Story:
     def _cut_short(self) -> Ending:
         """Who ended it before its time: an operator, a caller who stopped reading, the server at the end of its drain, or the caller?"""
         record, exchange = self.record, self.exchange
-        ending = _LEFT
-        if self.cancelled and exchange.caller_present:
-            record.outcome, ending = Outcome.CANCELLED, _CANCELLED
+        ending = self.left_as
+        if ending is _CANCELLED:
+            record.outcome = Outcome.CANCELLED
         elif exchange.stalled:
             record.outcome = Outcome.WRITE_TIMEOUT
         elif exchange.caller_present:
@@ -136,6 +139,11 @@ class Story:
         if record.outcome is Outcome.CANCELLED or record.outcome is Outcome.DRAINING:
             self._end_badly(record.outcome)
         return ending
+
+    @property
+    def left_as(self) -> Ending:
+        """What an attempt that is cut short says of its backend."""
+        return _CANCELLED if self.cancelled and self.exchange.caller_present else _LEFT
 
     @property
     def may_be_cancelled(self) -> bool:
@@ -177,10 +185,16 @@ class Story:
             at = clock.now()
             if total_at == clock.NEVER:
                 total_at = at + pool.total_s  # waiting has its own limit; this one is for being served
-            attempt = self.attempt = self._attempt(pool, backend, at, total_at)
+            attempt = self.attempt = self.attempt_at(pool, backend, at, total_at)
             service.deadlines.watch(attempt)
             try:
-                failed = await attempt.first_token(*self._request_for(attempt), pool.connect_s)
+                if pool.hedges and service.lobby.dispatcher.hedge_at(ticket, at) is not None:
+                    failed = await first_of_two(self, pool, ticket)
+                    lease, attempt = self.lease, self.attempt
+                    assert lease is not None and attempt is not None
+                    at = lease.granted_at
+                else:
+                    failed = await attempt.first_token(*self.request_for(attempt), pool.connect_s)
             finally:
                 service.deadlines.forget(attempt)
             service.dispatch_overhead(attempt.sent_at - at - attempt.connect_s)
@@ -214,19 +228,35 @@ class Story:
             self.trace.dispatched(lease, clock.now())
         record.phase = "first_token" if self.reading.request.streamed else "unary"
 
+    def sent_beside(self, ticket: Ticket, lease: Lease) -> None:
+        """A second attempt runs beside the first."""
+        self.record.attempts = ticket.attempts
+        self.record.hedges += 1
+        if self.trace is not None:
+            self.trace.beside(lease, clock.now())
+
+    def continued_by(self, ticket: Ticket, lease: Lease) -> None:
+        """Another backend says the rest."""
+        self._note_dispatch(ticket, lease)
+        self.record.phase = "streaming"
+        self.record.continued += 1
+
     def _note_end_of_wait(self, how: str) -> None:
         record, ticket = self.record, self.ticket
         if ticket is not None and (record.phase == "queued" or how == "dispatched"):
             self.service.telemetry.waited(record.pool, record.lane, how, ticket.waited_s - record.queue_s)
             record.queue_s = ticket.waited_s
 
-    def _attempt(self, pool: Pool, backend: Backend, at: float, total_at: float) -> Attempt:
+    def attempt_at(self, pool: Pool, backend: Backend, at: float, total_at: float) -> Attempt:
         reading = self.reading
         model = self._model_for(backend, pool)
         watched = reading.request.streamed and reading.endpoint.kind is _GENERATION
+        watcher = StreamWatcher(reading.endpoint.api) if watched else None
+        if pool.continues and watched and self.ticket is not None and self.ticket.last_ending is None and not forbids(reading):
+            watcher = Listener()
         return Attempt(
             backend,
-            StreamWatcher(reading.endpoint.api) if watched else None,
+            watcher,
             first_token_at=at + pool.first_token_s if watched else clock.NEVER,
             total_at=total_at,
             model=model,
@@ -237,7 +267,7 @@ class Story:
         name = pool.model or self.reading.request.model
         return name if backend.names is None or name is None else backend.names.get(name, name)
 
-    def _request_for(self, attempt: Attempt) -> tuple[bytes, bytes]:
+    def request_for(self, attempt: Attempt) -> tuple[bytes, bytes]:
         """The head and body that this backend gets: the caller's own bytes, save what the file changes."""
         reading, head, backend = self.reading, self.exchange.head, attempt.backend
         body = reading.body
@@ -283,16 +313,21 @@ class Story:
         if attempt.watching:
             record.first_token_at = clock.now()
             record.phase = "streaming"
-            self.reading = self.reading.spent()
+            if not relay.continuable:
+                self.reading = self.reading.spent()
             service.lobby.first_token(lease)
             service.telemetry.first_token(record, attempt.token_at - attempt.sent_at)
-        if relay.outcome is None:
+        if relay.outcome is None and relay.broken is None:
             relay.done = service.loop.create_future()
             service.deadlines.watch(relay)
             try:
                 await relay.done
             finally:
                 service.deadlines.forget(relay)
+        if relay.outcome is None:
+            assert isinstance(relay, ContinuableRelay)
+            await go_on(self, pool, relay)
+            relay = self.relay or relay
         outcome = relay.outcome
         assert outcome is not None
         record.outcome = outcome
@@ -330,7 +365,8 @@ class Story:
         record = self.record
         usage = UnaryWatcher() if attempt.status == 200 and not attempt.watching and self.reading.members is not None else None
         itl = self.service.telemetry.itl(attempt.backend.name).observe
-        relay = self.relay = Relay(self.exchange, attempt, idle_s=idle_s, total_at=total_at, itl=itl, usage=usage)
+        kind = ContinuableRelay if attempt.watching and attempt.watcher is not None and attempt.watcher.keeps_text else Relay
+        relay = self.relay = kind(self.exchange, attempt, idle_s=idle_s, total_at=total_at, itl=itl, usage=usage)
         record.status = attempt.status
         head = answer_head(self.edition, record, attempt, self.reading)
         relay.start(head + framing(self.exchange, attempt.length_bytes, chunked=relay.chunked))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from policies.model import BackendPlan, LanePlan, PlacesPlan, Plan, PlatformPlan, PoolPlan, Request
+from policies.model import BackendPlan, Hedge, LanePlan, PlacesPlan, Plan, PlatformPlan, PoolPlan, Request
 from policies.routing import Condition, Route, Router, condition
 from proxy.settings import platforms as of_platforms
 from proxy.settings import pools as of_pools
@@ -44,6 +44,7 @@ def _platform_plan(name: str, platform: of_platforms.Platform) -> PlatformPlan:
         frozenset(platform.models) if platform.models is not None else None,
         platform.startup_s,
         platform.smoke_s is not None,
+        platform.continues != "none",
     )
 
 
@@ -61,6 +62,8 @@ def _pool_plan(name: str, pool: of_pools.Pool) -> PoolPlan:
         pool.failback.ramp_s,
         pool.overflow is not None,
         pool.warm,
+        Hedge(*pool.hedge.after) if pool.hedge is not None else None,
+        pool.continues,
     )
 
 

@@ -146,7 +146,8 @@ def models_served(settings: Settings) -> Mapping[str, Sequence[str]]:
 def _pool(name: str, pool: of_pools.Pool, lanes: Iterable[str]) -> Pool:
     timeouts = pool.timeouts
     fields = [f"x-fairlane-lane: {lane}\r\nx-fairlane-pool: {name}\r\n".encode() for lane in lanes]
-    return Pool(name, pool.model, timeouts.connect_s, timeouts.first_token_s, timeouts.idle_s, timeouts.total_s, fields)
+    times = (timeouts.connect_s, timeouts.first_token_s, timeouts.idle_s, timeouts.total_s)
+    return Pool(name, pool.model, *times, fields, continues=pool.continues, hedges=pool.hedge is not None)
 
 
 def _identities(settings: Settings, lanes: list[str]) -> Identities:
@@ -182,6 +183,7 @@ def backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Editio
                 address,
                 platform.models,
                 platform.priority,
+                platform.continues == "flags",
             )
     return built
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lab.bench.forms import CHAT, Form
+
 OK = "ok"
 REFUSALS = ("rate_limited", "quota_exhausted", "queue_full", "queue_timeout", "displaced", "no_backend", "draining")
 
@@ -30,6 +32,7 @@ class Call:
     output_tokens: int = 0
     counted_by_usage: bool = False  # False: events were counted
     queue_s: float | None = None  # as Fairlane says it
+    form: Form = CHAT
 
     @property
     def ok(self) -> bool:

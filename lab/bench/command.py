@@ -7,7 +7,9 @@ from pathlib import Path
 
 from lab.bench import options as spelt
 from lab.bench.demand import Demand, Load
+from lab.bench.forms import form as spelt_form
 from lab.bench.options import Options
+from lab.bench.target import Trust
 
 ROUNDS = 3
 
@@ -21,6 +23,7 @@ def options(
     arrivals: str,
     concurrency: str | None,
     trace: Path | None,
+    endpoint: str,
     rounds: int | None,
     duration: str,
     prompt_tokens: str,
@@ -33,6 +36,8 @@ def options(
     weights: str,
     floor: int,
     timeout: str,
+    ca: Path | None,
+    insecure: bool,
     seed: int,
     html: Path | None,
     baseline: Path | None,
@@ -48,7 +53,12 @@ def options(
         raise ValueError(f"--html: there is no folder {html.parent}")
     outputs = spelt.lengths("--output-tokens", output_tokens)
     mix = spelt.lanes(lanes, with_shares=trace is None)
-    replayed = spelt.trace(trace, mix, outputs) if trace is not None else ()
+    form = spelt_form(endpoint)
+    replayed, left_out = spelt.trace(trace, mix, outputs, form) if trace is not None else ((), {})
+    if ca is not None and insecure:
+        raise ValueError("--ca and --insecure: believe this authority, or anybody; keep one of them")
+    trust = Trust(ca, insecure)
+    trust.context()  # a file that cannot be read is said now
     demand = Demand(
         prompts=spelt.lengths("--prompt-tokens", prompt_tokens),
         outputs=outputs,
@@ -56,6 +66,7 @@ def options(
         lanes=mix,
         trace=replayed,
         seed=seed,
+        form=form,
     )
     earlier = spelt.baseline(baseline) if baseline is not None else None
     ladder = bool(concurrency) or not (rate or trace or find_max)
@@ -71,6 +82,8 @@ def options(
         weights_name=weights,
         floor=floor,
         timeout_s=spelt.seconds("--timeout", timeout),
+        trust=trust,
+        left_out=left_out,
         baseline=earlier,
         conditions=spelt.conditions(fail_if, earlier),
         html=html,

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from lab.bench.forms import CHAT, Form
+
 TOKENS_MAX = 1_000_000
 
 
@@ -70,6 +72,7 @@ class Asked:
     prompt_tokens: int
     output_tokens: int
     stream: bool = True
+    form: Form = CHAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ class Demand:
     lanes: tuple[Lane, ...] = ()
     trace: tuple[Asked, ...] = ()
     seed: int = 0
+    form: Form = CHAT
 
     def asked(self, load: Load, duration_s: float, round_number: int) -> Iterator[Asked]:
         """The requests of one step; without end where `load` is a concurrency."""
@@ -115,7 +119,7 @@ class Demand:
         times = iter(lambda: None, 0) if load.rate_rps is None else self.arrivals.times(load.rate_rps, duration_s, Random(rng.random()))
         for at_s in times:
             lane = rng.choices(self.lanes, weights)[0] if self.lanes else None
-            yield Asked(at_s, lane, self.prompts.draw(rng), self.outputs.draw(rng))
+            yield Asked(at_s, lane, self.prompts.draw(rng), self.outputs.draw(rng), form=self.form)
 
 
 def loads_of(rates: Sequence[float], streams: Sequence[int]) -> tuple[Load, ...]:

@@ -96,9 +96,9 @@ class Driver:
     def _prepare(self, asked: Asked, intended_at: float) -> tuple[Call, bytes]:
         lane: Lane | None = asked.lane
         text = self.prompts.text(self.calibration.words(asked.prompt_tokens))
-        body = self.target.body(text, asked.output_tokens, asked.stream)
-        call = Call(lane.name if lane else "", asked.prompt_tokens, asked.output_tokens, asked.stream, intended_at)
-        return call, self.target.request(body, lane.key if lane else None)
+        key = lane.key if lane else None
+        call = Call(lane.name if lane else "", asked.prompt_tokens, asked.output_tokens, asked.stream, intended_at, form=asked.form)
+        return call, self.target.request(asked.form, text, asked.output_tokens, stream=asked.stream, key=key)
 
     async def _make(self, step: Step, call: Call, request: bytes) -> None:
         step.calls.append(call)

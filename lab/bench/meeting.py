@@ -55,8 +55,8 @@ async def _ask(target: Target, text: str, key: str, which: str = "") -> Call:
     for attempt in range(TRIES):
         if attempt:
             await asyncio.sleep(PAUSE_S)
-        call = Call("", 0, 1, True, time.monotonic())
-        await target.perform(call, target.request(target.body(text, 1), key), ASK_TIMEOUT_S)
+        call = Call("", 0, 1, True, time.monotonic(), form=target.form)
+        await target.perform(call, target.request(target.form, text, 1, key=key), ASK_TIMEOUT_S)
         if call.ok:
             return call
         if call.outcome in ("http_400", "http_422") and target.ignore_eos:
@@ -65,7 +65,7 @@ async def _ask(target: Target, text: str, key: str, which: str = "") -> Call:
         if not call.refused and call.outcome not in ("connect", "reset", "timeout", "http_503", "http_502", "http_500", "http_504"):
             break
     said = f"{target.url}{which}: {call.outcome} {call.detail}".rstrip()
-    if call.outcome in ("connect", "reset", "timeout", "protocol"):
-        raise Unreachable(said if call.outcome == "connect" else f"{said}; is it running?")
+    if call.outcome in ("connect", "tls", "reset", "timeout", "protocol"):
+        raise Unreachable(said if call.outcome in ("connect", "tls") else f"{said}; is it running?")
     remedy = "; is the key right? (--key)" if call.outcome in ("http_401", "http_403", "unauthenticated", "forbidden") else ""
     raise Refused(f"{said}{remedy}")

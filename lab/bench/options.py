@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 from lab.bench.demand import TOKENS_MAX, Arrivals, Asked, Demand, Lane, Lengths, Load, loads_of
 from lab.bench.drift import Condition, condition, steps_of
 from lab.bench.figures import Price, Slo
+from lab.bench.forms import BY_PATH, CHAT, FORMS, Form
 from lab.bench.ranking import WEIGHTS
+from lab.bench.target import TRUST, Trust
 from proxy.settings.pools import PROFILES as FILE_PROFILES
 from proxy.settings.values import duration
 
@@ -48,6 +50,8 @@ class Options:
     weights_name: str = "realtime"
     floor: int = 20
     timeout_s: float = 120.0
+    trust: Trust = TRUST
+    left_out: dict[str, int] = field(default_factory=dict)  # of a trace, by endpoint
     baseline: dict[str, Any] | None = None
     conditions: tuple[Condition, ...] = ()
     html: Path | None = None
@@ -170,10 +174,14 @@ def platforms(
     )
 
 
-def trace(path: Path, by_name: Sequence[Lane], default: Lengths) -> tuple[Asked, ...]:
-    """The arrivals that `server.trace` recorded, in order of time. Raises ValueError with the line's number."""
+def trace(path: Path, by_name: Sequence[Lane], default: Lengths, form: Form = CHAT) -> tuple[tuple[Asked, ...], dict[str, int]]:
+    """The arrivals that `server.trace` recorded, in order of time; and how many were left out, by endpoint, which we do not speak.
+
+    A line without a `path` asks `form`. Raises ValueError with the line's number.
+    """
     known = {lane.name: lane for lane in by_name}
     found = []
+    left_out: dict[str, int] = {}
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as problem:
@@ -183,22 +191,27 @@ def trace(path: Path, by_name: Sequence[Lane], default: Lengths) -> tuple[Asked,
             continue
         try:
             entry = json.loads(line)
+            asks = BY_PATH.get(entry["path"]) if "path" in entry else form
+            if asks is None:
+                left_out[entry["path"]] = left_out.get(entry["path"], 0) + 1
+                continue
             at_s, lane = float(entry["t"] if "t" in entry else entry["at"]), entry.get("lane")
             streamed = bool(entry.get("stream", entry.get("streamed", True)))
             output = int(
                 entry.get("output_tokens") or entry.get("max_tokens") or (default.choices[0][0] if default.choices else default.mean)
             )
             prompt = int(entry.get("input_tokens") or entry["prompt_tokens"])
-            found.append(Asked(at_s, known.get(lane), max(1, prompt), max(1, output), streamed))
+            found.append(Asked(at_s, known.get(lane), max(1, prompt), max(1, output), streamed, asks))
         except (ValueError, TypeError, KeyError, AttributeError) as problem:
             raise ValueError(f"{path}:{number}: is not an arrival ({problem!r}); it needs t (seconds) and prompt_tokens") from None
         if known and lane not in known:
             raise ValueError(f"{path}:{number}: lane {lane!r} has no key; add --lane {lane}=KEY")
     if not found:
-        raise ValueError(f"--trace: {path} holds no arrival")
+        others = f" at {', '.join(FORMS)}; others: {', '.join(left_out)}" if left_out else ""
+        raise ValueError(f"--trace: {path} holds no arrival{others}")
     found.sort(key=lambda asked: asked.at_s or 0.0)
     first_s = found[0].at_s or 0.0
-    return tuple(replace(asked, at_s=(asked.at_s or 0.0) - first_s) for asked in found)
+    return tuple(replace(asked, at_s=(asked.at_s or 0.0) - first_s) for asked in found), left_out
 
 
 def baseline(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def page(report: JSON) -> str:
     names = ", ".join(colours)
     body = [
         f"<h1>Load test: {escape(names)}</h1>",
-        f'<p class="soft">{escape(_when(report["at"]))}, by fairlane bench {escape(report["fairlane"])}</p>',
+        f'<p class="soft">{escape(_when(report["at"]))}, by fairlane bench {escape(report["fairlane"].replace("unknown", ""))}</p>',
         _summary(report),
         _rankings(report) if len(colours) > 1 else "",
         *pictures(report, colours),
@@ -46,7 +46,7 @@ def _summary(report: JSON) -> str:
     said = []
     slo = report["settings"]["slo"]
     ranked = [row for row in report["ranking"]["by_cost"] if row["place"]]
-    goal = f"with {targets(slo)} kept at p95" if slo else "with no target for latency"
+    goal = f"while 19 of 20 callers get {promise(slo)}" if slo else "with no target for latency"
     if len(report["platforms"]) > 1 and ranked:
         first, rest = ranked[0], ranked[1:]
         said.append(
@@ -65,11 +65,21 @@ def _summary(report: JSON) -> str:
         rate = f"{step['goodput_rps']:.2f} good requests/s" if slo else f"{step['throughput_rps']:.2f} requests/s"
         ttft, tpot = (ms(step[key]["p95"] if step[key] else None) for key in ("ttft_s", "tpot_s"))
         said.append(
-            f"{name} does best at {escape(step['label'])}: {rate}, {step['output_tokens_per_s']:.0f} tokens/s, "
-            f"first token after {ttft}, then one every {tpot} (p95){paid}."
+            f"{name} does best at {escape(step['label'])}: {rate}, {step['output_tokens_per_s']:.0f} tokens/s{paid}; "
+            f"of 20 callers, 19 had their first token within {ttft} and then one every {tpot} or faster."
         )
     notes = "".join(f'<p class="note small">{escape(warning)}</p>' for warning in report["warnings"])
     return f'<div class="verdict">{"".join(f"<p>{line}</p>" for line in said)}{notes}</div>'
+
+
+def promise(slo: JSON) -> str:
+    """The targets, to somebody who has not heard of TTFT."""
+    parts = []
+    if slo["ttft_s"] is not None:
+        parts.append(f"their first token within {ms(slo['ttft_s'])}")
+    if slo["tpot_s"] is not None:
+        parts.append(f"a token every {ms(slo['tpot_s'])} or faster")
+    return " and then ".join(parts)
 
 
 def targets(slo: JSON) -> str:

@@ -9,6 +9,7 @@ from lab.bench.curves import Curve, Plot, legend, svg
 from lab.bench.terminal import ms
 
 JSON = dict[str, Any]
+FEW_RATIO = 0.05
 
 
 def pictures(report: JSON, colours: dict[str, str]) -> list[str]:
@@ -76,10 +77,16 @@ def _figures(report: JSON, steps: dict[str, list[JSON]], kind: str, x_title: str
         aside = "solid: requests that met the targets; dashed: all answered"
         drawn = curves(lambda s: s["goodput_rps"], False, "good requests/s") + curves(lambda s: s["throughput_rps"], True, "requests/s")
         out.append(picture("Goodput", aside, "requests per second", drawn, straight=True))
-    cost = curves(lambda s: s.get("cost_per_10k_tokens_slo" if report["settings"]["slo"] else "cost_per_10k_tokens"), False, "$")
+    cost = curves(_cost_under if report["settings"]["slo"] else lambda s: s.get("cost_per_10k_tokens"), False, "$")
     if any(curve.points for curve in cost):
-        under = "that met the targets; lower is better" if report["settings"]["slo"] else "lower is better"
+        under = "that met the targets; no point where hardly any did; lower is better" if report["settings"]["slo"] else "lower is better"
         out.append(picture("Cost of 10,000 output tokens", under, "dollars", cost))
     whole = curves(of("e2e_s", "p95", 1), False, "s") + curves(of("e2e_s", "p50", 1), True, "s")
     out.append(picture("Whole answer", "lower is better", "seconds", whole))
     return out
+
+
+def _cost_under(step: JSON) -> float | None:
+    """Of the tokens under the targets; None where they are so few that the figure says nothing, and would press the others flat."""
+    cost: float | None = step.get("cost_per_10k_tokens_slo")
+    return cost if step["goodput_rps"] >= FEW_RATIO * step["throughput_rps"] else None

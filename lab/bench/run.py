@@ -132,7 +132,8 @@ class _Bench:
     @classmethod
     async def met(cls, platform: Platform, options: Options, prompts: Prompts, progress: Progress) -> _Bench:
         """Meets the target, and measures its floor."""
-        target = Target(platform.name, platform.url, platform.key, platform.model)
+        first = options.demand.trace[0].form if options.demand.trace else options.demand.form
+        target = Target(platform.name, platform.url, platform.key, platform.model, trust=options.trust, form=first)
         lanes = tuple(dict.fromkeys(options.demand.lanes))
         calibration = await meet(target, prompts, lanes)
         counted = f"{calibration.per_word:.2f} tokens a word" if calibration.measured else "no usage: a word is taken as a token"
@@ -219,6 +220,7 @@ def _report(options: Options, benches: Sequence[_Bench]) -> JSON:
         "settings": {
             "prompt_tokens": demand.prompts.spelt,
             "output_tokens": demand.outputs.spelt,
+            "endpoints": sorted({asked.form.name for asked in demand.trace}) or [demand.form.name],
             "arrivals": "trace" if demand.trace else demand.arrivals.spelt,
             "lanes": {lane.name: lane.share for lane in demand.lanes},  # without their keys
             "duration_s": options.duration_s,
@@ -232,8 +234,14 @@ def _report(options: Options, benches: Sequence[_Bench]) -> JSON:
             "weights": {"name": options.weights_name, **options.weights},
             "by_weights": by_weights(best, options.weights, with_slo),
         },
-        "warnings": _warnings(platforms),
+        "warnings": [*_left_out(options), *_warnings(platforms)],
     }
+
+
+def _left_out(options: Options) -> list[str]:
+    return [
+        f"{count} lines of the trace ask {path}, which bench does not speak: they are left out" for path, count in options.left_out.items()
+    ]
 
 
 def _version() -> str:

@@ -7,12 +7,12 @@ import socket
 import ssl
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
-
 from lab.bench.call import Call
+from lab.bench.forms import CHAT, Form
 from lab.bench.wire import Exchange
 
 KEEP_S = 3.0  # engines close idle connections at 5 s, Fairlane later
@@ -42,11 +42,32 @@ class Whole(NamedTuple):
     body: bytes
 
 
+class Trust(NamedTuple):
+    """Whose certificates does the client believe? `ca`: a file of authorities, instead of the system's."""
+
+    ca: Path | None = None
+    insecure: bool = False
+
+    def context(self) -> ssl.SSLContext:
+        """For a connection. Raises ValueError: the file cannot be read."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except (OSError, ssl.SSLError) as problem:
+            raise ValueError(f"--ca: {self.ca} holds no certificates ({getattr(problem, 'strerror', None) or problem})") from None
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+TRUST = Trust()
+
+
 class Target:
     """One platform: `NAME=URL` or `URL`. With a path that ends in /v1 or without, as a backend in the file."""
 
-    def __init__(self, name: str, url: str, key: str = "", model: str = "") -> None:
-        """Raises ValueError for a URL that cannot be asked."""
+    def __init__(self, name: str, url: str, key: str = "", model: str = "", *, trust: Trust = TRUST, form: Form = CHAT) -> None:
+        """`form`: in which it is met. Raises ValueError for a URL that cannot be asked, or an authority that cannot be read."""
         split = urlsplit(url)
         if split.scheme not in ("http", "https") or not split.hostname:
             raise ValueError(f"{url!r} must be a URL such as http://127.0.0.1:8000 or https://llm.example.com/v1")
@@ -56,39 +77,27 @@ class Target:
         self.name = name or f"{self.host}:{self.port}"
         self.key = key
         self.model = model
+        self.form = form
         self.ignore_eos = True  # until the target refuses the field
         path = split.path.rstrip("/")
         self._path = path if path.endswith("/v1") else f"{path}/v1"
         self._authority = split.netloc.rpartition("@")[2]
-        self._tls = ssl.create_default_context() if split.scheme == "https" else None
+        self._tls = trust.context() if split.scheme == "https" else None
         self._address: str | None = None
         self._idle: deque[Exchange] = deque()
-        self._heads: dict[str, bytes] = {}
+        self._heads: dict[tuple[Form, str], bytes] = {}
 
-    def body(self, text: str, output_tokens: int, stream: bool = True) -> bytes:
-        """The request that asks for so many tokens, no fewer."""
-        asked: dict[str, Any] = {
-            "model": self.model,
-            "messages": [{"role": "user", "content": text}],
-            "max_tokens": output_tokens,
-            "stream": stream,
-        }
-        if stream:
-            asked["stream_options"] = {"include_usage": True}
-        if self.ignore_eos:
-            asked["ignore_eos"] = True
-        return msgspec.json.encode(asked)
-
-    def request(self, body: bytes, key: str | None = None) -> bytes:
-        """The bytes of one request, with this key, or the target's own."""
+    def request(self, form: Form, text: str, output_tokens: int, *, stream: bool = True, key: str | None = None) -> bytes:
+        """The bytes of one request for so many tokens, with this key, or the target's own."""
+        body = form.body(self.model, text, output_tokens, stream=stream, ignore_eos=self.ignore_eos)
         key = self.key if key is None else key
-        head = self._heads.get(key)
+        head = self._heads.get((form, key))
         if head is None:
-            head = self._heads[key] = self._head("POST", "/chat/completions", key) + b"Content-Type: application/json\r\n"
+            head = self._head("POST", form.path.removeprefix("/v1"), form.credential(key)) + b"Content-Type: application/json\r\n"
+            self._heads[form, key] = head
         return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
 
-    def _head(self, method: str, path: str, key: str) -> bytes:
-        credential = f"Authorization: Bearer {key}\r\n" if key else ""
+    def _head(self, method: str, path: str, credential: str) -> bytes:
         line = f"{method} {self._path}{path} HTTP/1.1\r\nHost: {self._authority}\r\nUser-Agent: fairlane-bench\r\n{credential}"
         return line.encode("latin-1")
 
@@ -132,7 +141,7 @@ class Target:
                 call.outcome, call.detail = None, ""
                 await self._one(exchange, call, request, timeout_s)
         except (OSError, TimeoutError) as problem:
-            call.outcome, call.detail = "connect", _why(problem)
+            call.outcome, call.detail = "tls" if isinstance(problem, ssl.SSLError) else "connect", _why(problem)
             call.ended_at = time.monotonic()
             return
         except asyncio.CancelledError:
@@ -173,7 +182,7 @@ class Target:
         try:
             reader, writer = await asyncio.wait_for(self._open(), CONNECT_TIMEOUT_S)
             try:
-                writer.write(self._head("GET", path, self.key) + b"Connection: close\r\n\r\n")
+                writer.write(self._head("GET", path, self.form.credential(self.key)) + b"Connection: close\r\n\r\n")
                 data = await asyncio.wait_for(reader.read(-1), CONNECT_TIMEOUT_S)
             finally:
                 writer.close()
@@ -201,7 +210,7 @@ class Target:
                 if self._tls is not None:
                     await writer.start_tls(self._tls, server_hostname=self.host)
                     secure_at = time.monotonic()
-                writer.write(self._head("GET", "/models", self.key) + b"Connection: close\r\n\r\n")
+                writer.write(self._head("GET", "/models", self.form.credential(self.key)) + b"Connection: close\r\n\r\n")
                 await reader.read(1)
                 first_at = time.monotonic()
             finally:
@@ -212,7 +221,7 @@ class Target:
 def _why(problem: Exception | None) -> str:
     """What went wrong with a connection, and what to look at."""
     if isinstance(problem, ssl.SSLCertVerificationError):
-        return f"{problem.verify_message}; name its authority's file by the variable SSL_CERT_FILE"
+        return f"{problem.verify_message}; name its authority's file by --ca FILE, or do without by --insecure"
     if isinstance(problem, ssl.SSLError):
         return f"TLS failed ({problem.reason}); is it https?"
     return f"{getattr(problem, 'strerror', None) or 'no answer in time'}; is it running, is the port right?"

@@ -13,7 +13,6 @@ from typing import Any, cast
 import httptools
 
 from lab.bench.call import OK, REFUSALS, Call
-from proxy.endpoints import Api
 from proxy.sse import StreamWatcher, UnaryWatcher, Usage
 
 DETAIL_BYTES = 300  # of a refusal's or a failure's body, for the report
@@ -38,7 +37,7 @@ class Exchange(asyncio.Protocol):
         self._call = call
         self._ended = asyncio.get_running_loop().create_future()
         self._parser: Any = httptools.HttpResponseParser(self)
-        self._watcher = StreamWatcher(Api.OPENAI)
+        self._watcher = StreamWatcher(call.form.api)
         self._unary = UnaryWatcher()
         self._body = b""
         self._events = 0

@@ -86,7 +86,7 @@ def _number(value: float | int | None) -> str:
 
 
 def _bound(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    return "" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def _plural(word: str, count: int) -> str:

@@ -20,7 +20,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from lab.dashboards.panel import WIDTH, Dashboard, Kind, Panel
 from lab.dashboards.query import VARIABLES
 from proxy.telemetry import catalogue
-from proxy.telemetry.catalogue import Metric
+from proxy.telemetry.metric import Metric
 
 TAG = "fairlane"
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proxy.telemetry.catalogue import Metric
+from proxy.telemetry.metric import Metric
 
 WIDTH = 24  # of Grafana's grid
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from proxy.telemetry.catalogue import Metric
+from proxy.telemetry.metric import Metric
 
 VARIABLES = ("pool", "lane", "backend")
 RATE_WINDOW = "$__rate_interval"

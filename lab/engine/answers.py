@@ -21,6 +21,15 @@ def text(tokens: int) -> str:
     return "".join(WORDS[n % len(WORDS)] for n in range(tokens))
 
 
+def tokens_in(said: str) -> int:
+    """How many tokens are these words of ours? 0: they are not ours."""
+    at = count = 0
+    while at < len(said) and said.startswith(WORDS[count % len(WORDS)], at):
+        at += len(WORDS[count % len(WORDS)])
+        count += 1
+    return count if at == len(said) else 0
+
+
 def error_body(message: str, status: int) -> bytes:
     """An error in OpenAI's shape, as vLLM words it."""
     kind = "BadRequestError" if 400 <= status < 500 else "InternalServerError"
@@ -51,7 +60,8 @@ class Form:
         self.number = f"{number:08x}"
         self.created = created
         self.model = ask.model or model
-        self.prompt_tokens = prompt_tokens
+        self.begun = tokens_in(ask.begun)  # of this answer, by another engine: it goes on behind them
+        self.prompt_tokens = ask.prompt_tokens(self.begun) if self.begun else prompt_tokens
         # A token event is the same bytes around a different word: encoded once, by the word "@", the last "@" in it.
         self._before, self._after = self._token_event("@").rsplit(b"@", 1)
 
@@ -61,7 +71,7 @@ class Form:
 
     def token(self, index: int) -> bytes:
         """The event of one token, counted from 0."""
-        return self._before + WORD_BYTES[index % len(WORD_BYTES)] + self._after
+        return self._before + WORD_BYTES[(self.begun + index) % len(WORD_BYTES)] + self._after
 
     def closing(self, tokens: int) -> list[bytes]:
         """The events after the last token."""

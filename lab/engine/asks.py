@@ -44,10 +44,19 @@ class Ask(msgspec.Struct):
         """Shall a stream of chat or completions end with usage?"""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
-    def prompt_tokens(self) -> int:
-        """How many tokens has the prompt? At least 1."""
+    @property
+    def begun(self) -> str:
+        """The answer that the last message has begun, and that is to be continued; empty: a new one is asked for."""
+        last = self.messages[-1] if self.messages else None
+        content = last.get("content") if isinstance(last, dict) and last.get("role") == "assistant" else None
+        return content if isinstance(content, str) else ""
+
+    def prompt_tokens(self, begun: int = 0) -> int:
+        """How many tokens has the prompt? At least 1. `begun`: those of the answer that was begun, where they are known."""
         text_bytes, ids = _measure([self.messages, self.prompt, self.input, self.system, self.instructions])
-        return max(1, -(-text_bytes // BYTES_PER_TOKEN) + ids)
+        if begun:
+            text_bytes -= len(self.begun.encode())
+        return max(1, -(-text_bytes // BYTES_PER_TOKEN) + ids + begun)
 
 
 _decoder = msgspec.json.Decoder(Ask)

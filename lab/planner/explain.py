@@ -12,14 +12,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from policies.continuation import may_continue
 from policies.dispatcher import Dispatcher
+from policies.hedging import may_hedge
 from policies.model import Ending, Lease, Outcome, Request, Ticket, Verdict
 from proxy import translation, wiring
+from proxy.continuation import forbids
 from proxy.endpoints import Kind, classify
 from proxy.errors import response
 from proxy.identity import Identity
 from proxy.intake import Admitted, Reading, Refused
 from proxy.settings.loader import load
+from proxy.settings.pools import Pool
 from proxy.settings.problems import SettingsError, did_you_mean
 from proxy.settings.root import Settings
 
@@ -57,6 +61,9 @@ class Explanation:
     attempts: int | None = None
     first_token_s: float | None = None  # a streamed answer's, per attempt
     total_s: float | None = None
+    hedged: str | None = None  # when a second attempt would run beside the first; None: never
+    continued: bool = False  # another backend would say the rest of a stream that breaks
+    not_continued: str | None = None  # why not, where the pool asks for it
 
 
 def run(file: Path, request: Path, key: str, headers: Headers, environ: Mapping[str, str], as_json: bool) -> int:
@@ -126,6 +133,8 @@ def _dispatched(settings: Settings, seen: Explanation, reading: Reading, pool: s
         attempts=of_pool.retries.attempts,
         first_token_s=of_pool.timeouts.first_token_s,
         total_s=of_pool.timeouts.total_s,
+        hedged=_hedged(of_pool, order, reading.request),
+        **_continued(settings, of_pool, order, reading),
     )
     if order:
         return found
@@ -145,6 +154,33 @@ def _order(dispatcher: Dispatcher, request: Request, pool: str, *, slotless: boo
         order.append(lease)
         dispatcher.give_back(lease, over, 0.0)
         dispatcher.drain(lease.backend, 0.0)
+
+
+def _hedged(pool: Pool, order: list[Lease], request: Request) -> str | None:
+    if pool.hedge is None or not order or not may_hedge(request, order[0], 1, pool.retries.attempts):
+        return None
+    percent, after_s = pool.hedge.after
+    return f"p{percent} of the first tokens before it" if after_s is None else f"{after_s:g} s"
+
+
+def _continued(settings: Settings, pool: Pool, order: list[Lease], reading: Reading) -> dict[str, Any]:
+    """Would a stream that breaks be continued, as far as the file and the request say?"""
+    if not pool.continues or not order:
+        return {}
+    cut = Ending(Verdict.FAILED, Outcome.TRUNCATED)
+    request = reading.request
+    able = [lease for lease in order[1:] if settings.platforms[lease.platform].continues != "none"]
+    field = forbids(reading)
+    why = None
+    if not request.streamed:
+        why = "it asks for no stream"
+    elif field:
+        why = "only chat completions are" if field == "path" else f"its field {field} may make the answer more than plain text"
+    elif not may_continue(cut, request, pool.model or request.model, None, attempts=1, allowed=pool.retries.attempts):
+        why = "it has images, or names no model"
+    elif not able:
+        why = "there is no other backend that continues"
+    return {"continued": why is None, "not_continued": why}
 
 
 def _model(settings: Settings, order: list[Lease], name: str | None) -> str | None:
@@ -183,4 +219,10 @@ def told(found: Explanation) -> str:
     lines.append(f"as model  {found.asked_model or '(none)'}")
     lines.append(f"waits     at most {found.max_wait_s:g} s, in one of {found.places} places; {found.attempts} attempts")
     lines.append(f"then      first token within {found.first_token_s:g} s of each attempt (streamed), all within {found.total_s:g} s")
+    if found.hedged is not None:
+        lines.append(f"late      after {found.hedged} it is asked of an idle backend as well")
+    if found.continued:
+        lines.append("broken    a stream that breaks is continued by another backend")
+    elif found.not_continued is not None:
+        lines.append(f"broken    a stream that breaks is not continued: {found.not_continued}")
     return "\n".join(lines)

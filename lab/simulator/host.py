@@ -14,8 +14,8 @@ from math import inf
 from random import Random
 from typing import Any
 
-from lab.engine.model import Answer, Progress
 from lab.simulator.endings import LATE_TOKEN, LEFT, OK, OUT_OF_TIME, REFUSED, STATUS_500
+from lab.simulator.engines import Engines
 from lab.simulator.jobs import Jobs
 from lab.simulator.scenario import Scenario
 from lab.simulator.station import Mode, Passage, Station
@@ -43,6 +43,7 @@ class Host:
         self._entered = 0
         self._under_way = 0
         self._tell_first_token, self._tell_give_back = self.dispatcher.first_token, self.dispatcher.give_back
+        self._at_end = self.end  # looked up once, as the two above: a bound method is made at each look
         self._counting = False
         self._faults = Random(f"{scenario.seed} faults")
         self._ttft = scenario.backend_ttft.draw(Random(f"{scenario.seed} ttft")) if scenario.backend_ttft else None
@@ -55,6 +56,7 @@ class Host:
         has_slo = any(facts.slo_ttft_s is not None for facts in scenario.pools.values())
         self._targets = has_slo or scenario.latency is not None or scenario.patience_s is not None  # not every answer is a good one
         self.jobs = Jobs(self)
+        self.engines = Engines(self)
         self.stations = {name: self._station(name, cap) for name, cap in caps.items()}
         Troubles(self).plan()
         if scenario.sample_every_s:
@@ -84,9 +86,9 @@ class Host:
                     counting = self._counting = True
                     tally.began_at = now
                 number += 1
-                tally.ended_at = now
-                pool = choose(caller.request)
-                lane = self.jobs.lane if caller.job else lanes[caller.request.lane]
+                request = caller.request
+                pool = choose(request)
+                lane = self.jobs.lane if caller.job else lanes[request.lane]
                 if counting:
                     lane.offered += 1
                 if pool is None or pool not in pools:
@@ -104,6 +106,7 @@ class Host:
                 caller = next(callers, None)
                 if caller is None:
                     arrival_at, self._until = inf, now
+                    tally.ended_at = now
                 else:
                     arrival_at = caller.at
             elif caller is None and not self._under_way:
@@ -134,29 +137,29 @@ class Host:
         if station.troubled and self._fails(passage, station, lease, now):
             return
         if station.batch is not None:
-            self._generate(passage, station, lease, now)
+            self.engines.generate(passage, station, lease, now)
             return
         service_s = passage.caller.service_s * station.factor
         if self._ttft is None:
-            self._first_token(passage, lease, now)
+            passage.first_at = now
+            if passage.counted:
+                lane = passage.lane
+                lane.waits.append(passage.waited_s)
+                lane.ttfts.append(now - passage.arrived_at)
+                if self._sampled:
+                    lane.dispatched_at.append(now)
+            if (settled := self._tell_first_token(lease, now)) or lease.probe:
+                self.settle(settled, now)
+                self.note(now)
         else:
             ttft_s = self._ttft() * station.factor
             service_s = max(service_s, ttft_s)
-            self.enter(now + ttft_s, self._first_token, passage, lease)
+            self.enter(now + ttft_s, self.first_token, passage, lease)
         if service_s > self._total_s[passage.pool]:
             self.enter(now + self._total_s[passage.pool], self.fail, passage, (lease, OUT_OF_TIME))
         else:
             self._entered = number = self._entered + 1
-            heappush(self._heap, (now + service_s, number, self._end, passage, lease))
-
-    def _generate(self, passage: Passage, station: Station, lease: Lease, now: float) -> None:
-        """The engine's model takes it from here."""
-        caller = passage.caller
-        tokens = caller.output_tokens
-        passage.work = Answer(caller.prompt_tokens, tokens, every=tokens, pace=station.factor, host=passage)
-        station.engine.arrive(passage.work, now)
-        self._watch(station)
-        self.enter(now + self.scenario.pools[passage.pool].first_token_s, self._overdue, passage, lease)
+            heappush(self._heap, (now + service_s, number, self._at_end, passage, lease))
 
     def _fails(self, passage: Passage, station: Station, lease: Lease, now: float) -> bool:
         """Does this attempt come to nothing, whatever it would have been?"""
@@ -170,7 +173,8 @@ class Host:
             return False
         return True
 
-    def _first_token(self, passage: Passage, lease: Lease, now: float) -> None:
+    def first_token(self, passage: Passage, lease: Lease, now: float) -> None:
+        """It has come."""
         if not lease.live or passage.stuck is lease:
             return
         passage.first_at = now
@@ -185,13 +189,21 @@ class Host:
             self.settle(settled, now)
             self.note(now)
 
-    def _end(self, passage: Passage, lease: Lease, now: float) -> None:
+    def end(self, passage: Passage, lease: Lease, now: float) -> None:
         """The answer is whole."""
         if not lease.live or passage.stuck is lease:
             return
         self._release(passage, lease, now)
-        if self._counting:
+        if self._targets:
             self._count_end(passage, now)
+        elif self._counting:
+            lane = passage.lane
+            if now <= self._until:
+                lane.completed += 1
+            if passage.counted:
+                lane.answered += 1
+        if self._sampled:
+            passage.lane.ended_at.append(now)
         passage.over = True
         passage.work = None
         self._under_way -= 1
@@ -203,19 +215,20 @@ class Host:
             self.note(now)
 
     def _count_end(self, passage: Passage, now: float) -> None:
+        """Was it of use, and within every target?"""
+        if not self._counting:
+            return
         lane, scenario = passage.lane, self.scenario
-        useful = good = True
-        if self._targets:
-            ttft_s = passage.first_at - passage.arrived_at
-            useful = good = scenario.patience_s is None or ttft_s <= scenario.patience_s
-            facts = scenario.pools[passage.pool]
-            good = good and (facts.slo_ttft_s is None or ttft_s <= facts.slo_ttft_s)
-            tokens = passage.caller.output_tokens
-            if passage.work is not None and tokens > 1:
-                tpot_s = (now - passage.first_at) / (tokens - 1)
-                good = good and (facts.slo_tpot_s is None or tpot_s <= facts.slo_tpot_s)
-                if passage.counted:
-                    lane.tpots.append(tpot_s)
+        ttft_s = passage.first_at - passage.arrived_at
+        useful = good = scenario.patience_s is None or ttft_s <= scenario.patience_s
+        facts = scenario.pools[passage.pool]
+        good = good and (facts.slo_ttft_s is None or ttft_s <= facts.slo_ttft_s)
+        tokens = passage.caller.output_tokens
+        if passage.work is not None and tokens > 1:
+            tpot_s = (now - passage.first_at) / (tokens - 1)
+            good = good and (facts.slo_tpot_s is None or tpot_s <= facts.slo_tpot_s)
+            if passage.counted:
+                lane.tpots.append(tpot_s)
         if now <= self._until:
             lane.completed += 1
             lane.good_completed += good
@@ -259,7 +272,7 @@ class Host:
         if not lease.live:
             return
         self._release(passage, lease, now)
-        self.drop(passage, now)
+        self.engines.drop(passage, now)
         self.settle(self.dispatcher.give_back(lease, ending, now), now)
         if passage.first_at >= 0.0:
             self._broken(passage, ending.outcome, now)
@@ -277,27 +290,6 @@ class Host:
         if passage.counted:
             passage.lane.failed[outcome] += 1
 
-    def drop(self, passage: Passage, now: float) -> None:
-        """The backend sees its connection close."""
-        station, work = passage.station, passage.work
-        if work is not None and station is not None:
-            passage.work = None
-            station.engine.leave(work, now)
-            self._watch(station)
-
-    def _overdue(self, passage: Passage, lease: Lease, now: float) -> None:
-        """With the engine's model: the deadline of the first token, then of the whole."""
-        if not lease.live:
-            return
-        if passage.first_at < 0.0:
-            self.fail(passage, (lease, LATE_TOKEN), now)
-            return
-        total_at = lease.granted_at + self._total_s[passage.pool]
-        if now >= total_at:
-            self.fail(passage, (lease, OUT_OF_TIME), now)
-        else:
-            self.enter(total_at, self._overdue, passage, lease)
-
     def _leave(self, passage: Passage, _: None, now: float) -> None:
         """The caller's patience is over, and it closes its connection."""
         if passage.over or passage.first_at >= 0.0:
@@ -307,7 +299,7 @@ class Host:
         lane, lease = passage.lane, passage.answer
         if isinstance(lease, Lease) and lease.live:
             self._release(passage, lease, now)
-            self.drop(passage, now)
+            self.engines.drop(passage, now)
             self.settle(self.dispatcher.give_back(lease, LEFT, now), now)
         else:
             self.settle(self.dispatcher.leave(passage, now), now)
@@ -322,33 +314,6 @@ class Host:
         if latency is not None:
             latency = replace(latency, slots=self.scenario.engine_slots or cap)
         return Station(name, latency)
-
-    def _watch(self, station: Station) -> None:
-        """The engine's model is due at another time, perhaps."""
-        due_at = station.engine.next_at()
-        at = inf if due_at is None else due_at
-        if at != station.batch_at:
-            station.batch_at = at
-            if due_at is not None:
-                self.enter(at, self._produce, station, at)
-
-    def _produce(self, station: Station, at: float, now: float) -> None:
-        if station.batch_at != at:
-            return
-        station.batch_at = inf
-        for progress in station.engine.advance(now):
-            self._progress(progress)
-        self._watch(station)
-
-    def _progress(self, progress: Progress) -> None:
-        passage: Passage = progress.answer.host
-        if passage.work is not progress.answer:
-            return
-        lease = passage.lease
-        if passage.first_at < 0.0:
-            self._first_token(passage, lease, progress.at)
-        if progress.produced >= progress.answer.output_tokens:
-            self._end(passage, lease, progress.at)
 
     # -- what is seen
 
@@ -365,7 +330,11 @@ class Host:
             for name, lane in pool.lanes.items():
                 waiting[name] += lane.waiting
         in_flight = {name: backend.in_flight for name, backend in state.backends.items()}
-        self.tally.samples.append(Sample(now, waiting, in_flight))
+        of_lane = dict.fromkeys(waiting, 0)
+        for station in self.stations.values():
+            for passage in station.live:
+                of_lane[self.plan.lanes[passage.caller.request.lane].name] += 1
+        self.tally.samples.append(Sample(now, waiting, in_flight, of_lane))
         assert self.scenario.sample_every_s is not None
         self.enter(now + self.scenario.sample_every_s, self._sample, None, None)
 
@@ -384,6 +353,8 @@ class Host:
         for name, station in self.stations.items():
             tally.stations[name] = StationTally(station.at_most, station.attempts, station.stream_s)
         for lane in tally.lanes:
+            if not self._targets:  # every answer is a good one
+                lane.good, lane.good_completed = lane.answered, lane.completed
             lane.waiting_s += sum(lane.waits)
             told_of = lane.answered + lane.abandoned + sum(lane.refused.values()) + sum(lane.failed.values())
             lane.unfinished = lane.offered - told_of

@@ -13,7 +13,7 @@ from lab.simulator.series import Plot
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 220, 56, 12, 10, 26
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
 STYLE = """
-:root{color-scheme:light dark;--line:#8884;--soft:#8889}
+:root{color-scheme:light dark;--line:#8884;--soft:#777}
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin:2rem 0 .4rem}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;display:block;overflow-x:auto}
@@ -53,37 +53,30 @@ def _summary(found: Document) -> str:
 
 
 def _lanes(lanes: Mapping[str, Any]) -> str:
-    head = (
-        "lane",
-        "offered",
-        "answered",
-        "refused",
-        "failed",
-        "abandoned",
-        "answers/s",
-        "good/s",
-        "wait mean",
-        "p50",
-        "p95",
-        "p99",
-        "TTFT p95",
-    )
-    rows = [
+    """Who came and what became of them; then how long they waited: two tables, for one would be wider than the page."""
+    counts = [
         (
-            name, f"{lane['offered']:,.0f}", f"{lane['answered']:,.0f}", f"{sum(lane['refused'].values()):,.0f}",
-            f"{sum(lane['failed'].values()):,.0f}", f"{lane['abandoned']:,.0f}",
-            f"{lane['throughput_rps']:.2f}", f"{lane['goodput_rps']:.2f}",
-            *(_seconds(lane["queue_wait_s"][key]) for key in ("mean", "p50", "p95", "p99")), _seconds(lane["ttft_s"]["p95"]),
+            name,
+            *(f"{lane[key]:,.0f}" for key in ("offered", "answered")),
+            *(f"{sum(lane[key].values()):,.0f}" for key in ("refused", "failed")),
+            f"{lane['abandoned']:,.0f}",
+            *(f"{lane[key]:.2f}" for key in ("throughput_rps", "goodput_rps")),
         )
         for name, lane in lanes.items()
-    ]  # fmt: skip
+    ]
+    waits = [
+        (name, *(_seconds(lane["queue_wait_s"][key]) for key in ("mean", "p50", "p95", "p99", "max")), _seconds(lane["ttft_s"]["p95"]))
+        for name, lane in lanes.items()
+    ]
+    came = _table(("lane", "offered", "answered", "refused", "failed", "abandoned", "answers/s", "good answers/s"), counts)
+    waited = _table(("lane", "mean", "p50", "p95", "p99", "longest", "first token, p95"), waits)
     reasons = [
         (name, reason, f"{count:,.0f}")
         for name, lane in lanes.items()
         for reason, count in [*lane["refused"].items(), *lane["failed"].items()]
     ]
     turned_away = "<h2>Refused and failed</h2>" + _table(("lane", "reason", "requests"), reasons) if reasons else ""
-    return "<h2>Lanes</h2>" + _table(head, rows) + turned_away
+    return f"<h2>Lanes</h2>{came}<h2>Wait for a slot</h2>{waited}{turned_away}"
 
 
 def _backends(backends: Mapping[str, Any]) -> str:

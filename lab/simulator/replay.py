@@ -6,7 +6,7 @@ in a process that never saw a socket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,19 +17,30 @@ EVENTS = frozenset(
     [
         "again",
         "arrive",
+        "cap",
         "close",
         "drain",
         "expel",
         "first_token",
         "give_back",
+        "hedge",
         "leave",
         "probed",
         "reconfigure",
+        "resume",
+        "serve",
+        "smoke",
         "smoked",
         "tick",
+        "uncap",
         "undrain",
+        "unpin",
     ]
 )
+
+
+NO_TICKET = -1
+Told = Sequence[Ticket] | Lease | None  # what a call of the dispatcher returns; the last two: `smoke`
 
 
 class Arrived(NamedTuple):
@@ -55,7 +66,7 @@ class LeaseOf(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What one ticket was told: a lease, or a refusal."""
+    """What one ticket was told: a lease, or a refusal. A smoke generation's lease is told to no ticket: NO_TICKET."""
 
     ticket: int
     lease: int | None
@@ -97,8 +108,8 @@ class Recording:
         found = getattr(self._dispatcher, name)
         return self._recorded(name, found) if name in EVENTS else found
 
-    def _recorded(self, name: str, call: Callable[..., Sequence[Ticket]]) -> Callable[..., Sequence[Ticket]]:
-        def recorded(*arguments: Any) -> Sequence[Ticket]:
+    def _recorded(self, name: str, call: Callable[..., Told]) -> Callable[..., Told]:
+        def recorded(*arguments: Any) -> Told:
             named = [self._named(argument) for argument in arguments]
             try:
                 settled = call(*arguments)
@@ -142,23 +153,25 @@ def replay(log: Log) -> str | None:
 
     for index, call in enumerate(log.calls):
         raised = ""
-        settled: Sequence[Ticket] = ()
+        settled: Told = ()
         try:
             settled = getattr(dispatcher, call.name)(*map(thing, call.arguments))
         except Exception as error:
             raised = type(error).__name__
-        for ticket in settled:
-            if isinstance(ticket.answer, Lease):
-                leases[ticket.answer.number] = ticket.answer
+        for lease in [settled] if isinstance(settled, Lease) else [ticket.answer for ticket in settled or ()]:
+            if isinstance(lease, Lease):
+                leases[lease.number] = lease
         answers = _answers(settled, lambda ticket: numbers[id(ticket)])
         if answers != list(call.answers) or raised != call.raised:
             return f"call {index}, {call.name}: then {list(call.answers) or call.raised}, now {answers or raised}"
     return None
 
 
-def _answers(settled: Iterable[Ticket], number: Callable[[Ticket], int]) -> list[Answered]:
+def _answers(settled: Told, number: Callable[[Ticket], int]) -> list[Answered]:
+    if isinstance(settled, Lease):
+        return [Answered(NO_TICKET, settled.number, settled.backend, settled.probe)]
     found = []
-    for ticket in settled:
+    for ticket in settled or ():
         answer = ticket.answer
         if isinstance(answer, Lease):
             found.append(Answered(number(ticket), answer.number, answer.backend, answer.probe))

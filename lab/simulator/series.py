@@ -31,7 +31,7 @@ class Plot:
 
 
 def plots(tally: Tally) -> list[Plot]:
-    """Queue wait (mean and p95), throughput, waiting and in flight, by lane or backend."""
+    """Queue wait (mean and p95), throughput, waiting and in flight by lane; in flight by backend."""
     end_at = tally.ended_at or 1.0
     step_s = end_at / STEPS
     events = [(each.at, each.text) for each in tally.happened if each.at <= end_at]
@@ -39,7 +39,7 @@ def plots(tally: Tally) -> list[Plot]:
     return [
         Plot("Queue wait, mean", "s", [_curve(lane.name, steps, step_s, _mean) for lane, steps in waits], events),
         Plot("Queue wait, p95", "s", [_curve(lane.name, steps, step_s, _p95) for lane, steps in waits], events),
-        Plot("Dispatched", "1/s", [_curve(lane.name, steps, step_s, lambda found: len(found) / step_s) for lane, steps in waits], events),
+        Plot("Throughput: answers ended", "1/s", [Curve(lane.name, _rates(lane.ended_at, step_s)) for lane in tally.lanes], events),
         Plot(
             "Waiting",
             "",
@@ -47,7 +47,13 @@ def plots(tally: Tally) -> list[Plot]:
             events,
         ),
         Plot(
-            "In flight",
+            "In flight, by lane",
+            "",
+            [Curve(lane.name, [(each.at, each.in_flight_of[lane.name]) for each in tally.samples]) for lane in tally.lanes],
+            events,
+        ),
+        Plot(
+            "In flight, by backend",
             "",
             [Curve(name, [(each.at, each.in_flight.get(name)) for each in tally.samples]) for name in tally.stations],
             events,
@@ -60,6 +66,14 @@ def _steps(lane: LaneTally, step_s: float) -> list[list[float]]:
     for at, wait_s in zip(lane.dispatched_at, lane.waits, strict=True):
         found[min(STEPS - 1, int(at / step_s))].append(wait_s)
     return found
+
+
+def _rates(instants: Sequence[float], step_s: float) -> list[tuple[float, float | None]]:
+    counts = [0] * STEPS
+    for at in instants:
+        if at < STEPS * step_s:
+            counts[int(at / step_s)] += 1
+    return [((index + 0.5) * step_s, count / step_s) for index, count in enumerate(counts)]
 
 
 def _curve(name: str, steps: Iterable[list[float]], step_s: float, of: object) -> Curve:

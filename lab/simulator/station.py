@@ -10,6 +10,8 @@ from lab.simulator.tally import LaneTally
 from lab.simulator.workload import Caller
 from policies.model import Lease, Ticket
 
+NOTHING_TRIED: frozenset[str] = frozenset()
+
 
 class Mode(enum.Enum):
     """Does it answer?"""
@@ -25,7 +27,18 @@ class Passage(Ticket):
     __slots__ = ("caller", "counted", "first_at", "lane", "over", "station", "stuck", "work")
 
     def __init__(self, caller: Caller, pool: str, now: float, lane: LaneTally, counted: bool) -> None:
-        Ticket.__init__(self, caller.request, pool, now)
+        # As Ticket's own, which would be one call more for each caller.
+        self.request = caller.request
+        self.pool = pool
+        self.arrived_at = now
+        self.slotless = False
+        self.host = None
+        self.answer = None
+        self.tried = NOTHING_TRIED
+        self.attempts = 0
+        self.waited_s = 0.0
+        self.last_ending = None
+        self.seat = None
         self.caller = caller
         self.lane = lane
         self.counted = counted

@@ -17,7 +17,7 @@ class LaneTally:
     """One lane, or the jobs of a batch."""
 
     __slots__ = (
-        "abandoned", "answered", "completed", "dispatched_at", "failed", "good", "good_completed", "name", "offered", "refused",
+        "abandoned", "answered", "completed", "dispatched_at", "ended_at", "failed", "good", "good_completed", "name", "offered", "refused",
         "refused_rate", "tpots", "ttfts", "unfinished", "waiting_s", "waits",
     )  # fmt: skip
 
@@ -35,6 +35,7 @@ class LaneTally:
         self.waiting_s = 0.0  # spent waiting by all, in the measured time
         self.waits = array("d")  # of those dispatched, in order of dispatch
         self.dispatched_at = array("d")
+        self.ended_at = array("d")  # of whole answers, where the run is sampled
         self.ttfts = array("d")
         self.tpots = array("d")
 
@@ -50,11 +51,12 @@ class StationTally:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How it looked at one instant: waiting by lane, in flight by backend."""
+    """How it looked at one instant: waiting by lane, in flight by backend and by lane."""
 
     at: float
     waiting: dict[str, int]
     in_flight: dict[str, int]
+    in_flight_of: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)

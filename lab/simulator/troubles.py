@@ -74,7 +74,7 @@ class Troubles:
                 else:
                     facts = self._host.scenario.pools[passage.pool]
                     passage.stuck = lease
-                    self._host.drop(passage, now)
+                    self._host.engines.drop(passage, now)
                     ending = (lease, IDLE if began else LATE_TOKEN)
                     self._host.enter(now + (facts.idle_s if began else facts.first_token_s), self._host.fail, passage, ending)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
-from math import inf
+from itertools import count, islice, takewhile
 from random import Random
 from typing import NamedTuple
 
@@ -86,7 +85,11 @@ def by_rate(
     given: Arrivals, sizes: Sizes, lanes: Sequence[str], tenants: Tenants, seed: int, *, told_apart: bool = True
 ) -> Iterator[Caller]:
     """Callers without end, in order of arrival. `told_apart`: their keys or ids may matter; else those of a lane send one request."""
-    streams = [_lane(given, sizes, lanes.index(name), name, tenants, seed, told_apart) for name, rate in given.rates.items() if rate]
+    names = [name for name, rate in given.rates.items() if rate]
+    measured = sizes.prompt_tokens is not None or sizes.output_tokens is not None or sizes.service is None
+    if not (measured or told_apart):
+        return _alike(given, sizes, lanes, names, tenants, seed)
+    streams = [_lane(given, sizes, lanes.index(name), name, tenants, seed, measured) for name in names]
     return streams[0] if len(streams) == 1 else merged(*streams)
 
 
@@ -105,16 +108,25 @@ def merged(*streams: Iterator[Caller]) -> Iterator[Caller]:
             heapq.heappop(heap)
 
 
-def _lane(given: Arrivals, sizes: Sizes, lane: int, name: str, tenants: Tenants, seed: int, told_apart: bool) -> Iterator[Caller]:
-    gap = Spread(given.gap, 1.0 / given.rates[name], given.cv).draw(Random(f"{seed} arrivals {name}"))
-    service, prompt, output = size_draws(sizes, f"{seed} sizes {name}")
-    measured = sizes.prompt_tokens is not None or sizes.output_tokens is not None or sizes.service is None
-    at, key = 0.0, tenants.of(lane, name)
-    tenant, traffic = tenants.of(lane, name)()
-    new, alike = tuple.__new__, Request(name, tenant, lane, traffic)
-    while not (measured or told_apart):  # nothing tells these callers apart but time: they send the same request
-        at += gap()
+def _alike(given: Arrivals, sizes: Sizes, lanes: Sequence[str], names: Sequence[str], tenants: Tenants, seed: int) -> Iterator[Caller]:
+    """Nothing tells the callers of a lane apart but time: they send the same request. One heap of who comes next in each lane."""
+    heap = []
+    for index, name in enumerate(names):
+        lane = lanes.index(name)
+        tenant, traffic = tenants.of(lane, name)()
+        gap, service, _, _ = _draws(given, sizes, name, seed)
+        heap.append((gap(), index, Request(name, tenant, lane, traffic), gap, service))
+    heapq.heapify(heap)
+    new, replace = tuple.__new__, heapq.heapreplace
+    while True:
+        at, index, alike, gap, service = heap[0]
         yield new(Caller, (at, alike, service(), 0, 0, False))
+        replace(heap, (at + gap(), index, alike, gap, service))
+
+
+def _lane(given: Arrivals, sizes: Sizes, lane: int, name: str, tenants: Tenants, seed: int, measured: bool) -> Iterator[Caller]:
+    gap, service, prompt, output = _draws(given, sizes, name, seed)
+    at, key = 0.0, tenants.of(lane, name)
     for turn in count():
         at += gap()
         tenant, traffic = key()
@@ -125,6 +137,12 @@ def _lane(given: Arrivals, sizes: Sizes, lane: int, name: str, tenants: Tenants,
         yield Caller(
             at, sized(f"{name}-{turn}", tenant, lane, traffic, prompt_tokens, output_tokens), service(), prompt_tokens, output_tokens
         )
+
+
+def _draws(given: Arrivals, sizes: Sizes, name: str, seed: int) -> tuple[Draw, Draw, Draw, Draw]:
+    """The gap to the next caller of a lane, and what he asks for."""
+    gap = Spread(given.gap, 1.0 / given.rates[name], given.cv).draw(Random(f"{seed} arrivals {name}"))
+    return gap, *size_draws(sizes, f"{seed} sizes {name}")
 
 
 def size_draws(sizes: Sizes, seed: str) -> tuple[Draw, Draw, Draw]:
@@ -157,8 +175,6 @@ def batch(jobs: int, sizes: Sizes, lane: int, tenants: Tenants, seed: int) -> It
 
 def until(callers: Iterator[Caller], requests: int | None, duration_s: float | None) -> Iterator[Caller]:
     """The first so many of them, or those within that time, whichever ends first."""
-    end_at = inf if duration_s is None else duration_s
-    for number_, caller in enumerate(callers):
-        if caller.at >= end_at or (requests is not None and number_ >= requests):
-            return
-        yield caller
+    if requests is not None:
+        callers = islice(callers, requests)
+    return callers if duration_s is None else takewhile(lambda caller: caller.at < duration_s, callers)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from policies.continuation import CUTS
+from policies.dispatcher import beside, onward
 from policies.dispatcher.floor import A_RETRY_ANYWHERE, NOTHING_TRIED, Floor
 from policies.dispatcher.levers import Levers
 from policies.dispatcher.migration import take_over
@@ -60,7 +62,8 @@ class Dispatcher:
         request = ticket.request
         lanes = room.lanes
         lane = lanes[request.lane] if request.lane < len(lanes) else lanes[-1]
-        ticket.seat = Seat(floor.number(), lane.name)
+        floor._number = number = floor._number + 1
+        ticket.seat = Seat(number, lane.name)
         room.load.arrived(now)
         serves = room.serves(request)
         due_at = now + lane.max_wait_s
@@ -128,13 +131,18 @@ class Dispatcher:
         room = failed.room
         seat: Seat = ticket.seat
         pays_twice = may_pay_twice(ending, sent)
-        allowed = failed.first_token_at is None and may_retry(
-            ending,
-            attempts=ticket.attempts,
-            allowed=attempts_allowed(room.plan.attempts, ticket.request.traffic),
-            pays_twice=pays_twice,
-            paid_twice=seat.paid_twice,
-            after_send=room.plan.retry_after_send,
+        continued = ticket.last_ending is not None and ticket.last_ending.outcome in CUTS  # its caller has had tokens already
+        allowed = (
+            not continued
+            and failed.first_token_at is None
+            and may_retry(
+                ending,
+                attempts=ticket.attempts,
+                allowed=attempts_allowed(room.plan.attempts, ticket.request.traffic),
+                pays_twice=pays_twice,
+                paid_twice=seat.paid_twice,
+                after_send=room.plan.retry_after_send,
+            )
         )
         seat.paid_twice |= pays_twice
         ticket.tried |= {failed.backend}
@@ -157,6 +165,35 @@ class Dispatcher:
                 self._ward.advance(now)
         return floor.settled
 
+    def resume(self, ticket: Ticket, lease: Lease, ending: Ending, now: float) -> Sequence[Ticket]:
+        """After `give_back` of the lease whose stream broke after its first token: may another backend say the rest?
+
+        Answered as `again` is. Whether there is a rest that can be asked for is for the host to know. ValueError: its lease is not back.
+        """
+        self._begin(now)
+        if self._expelled:
+            ticket.last_ending = ending
+            self._floor.refuse(ticket, Refusal(ending.outcome))
+        else:
+            onward.resume(self._floor, ticket, lease, ending, now)
+            if ticket.answer is None and ticket.seat.due_at <= now:
+                self._ward.advance(now)
+        return self._floor.settled
+
+    def hedge_at(self, ticket: Ticket, now: float) -> float | None:
+        """When is the first token of this request's attempt late enough for `hedge`? None: never, or nobody can tell yet."""
+        return beside.due_at(ticket, now)
+
+    def hedge(self, ticket: Ticket, twin: Ticket, now: float) -> Sequence[Ticket]:
+        """The first token is late: may `twin`, the same request once more, be sent to an idle backend beside it?
+
+        Its answer is then a lease of its own, else still None. It counts as an attempt of `ticket`, whose first lease stays out.
+        """
+        self._begin(now)
+        if not self._closed:
+            beside.begin(self._floor, ticket, twin, now)
+        return self._floor.settled
+
     def first_token(self, lease: Lease, now: float) -> Sequence[Ticket]:
         """The first real token of a lease's answer has come. Nothing happens to one that was given back."""
         floor = self._floor
@@ -168,6 +205,8 @@ class Dispatcher:
             first = lease.first_token_at is None
             change = backend.health.first_token(lease, now, None if room is None else room.plan.slo_ttft_s)
             moved = room.first_token(backend.site, now - lease.granted_at, now) if first and room is not None else ()
+            if first and room is not None and room.hedging is not None:
+                room.hedging.spoke(lease, now)
             if moved and room is not None:
                 self._ward.moved(room, moved)
             if change or moved or not backend.good:

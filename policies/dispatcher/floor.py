@@ -55,6 +55,19 @@ class Floor:
         ticket.answer = lease
         self.settled.append(ticket)
 
+    def grant_beside(self, ticket: Ticket, twin: Ticket, room: Room, backend: Backend, now: float) -> Grant:
+        """The request goes to this backend as well, which is idle. It counts as a retry: of attempts, and of the budget."""
+        lease = Grant(self.number(), room, backend, now, slotless=False, retry=True)
+        self._take(lease, now)
+        room.in_flight += 1
+        self.budget.granted(True)
+        ticket.attempts += 1
+        ticket.tried |= {backend.name}
+        twin.attempts = ticket.attempts
+        twin.answer = lease
+        self.settled.append(twin)
+        return lease
+
     def grant_smoke(self, backend: Backend, now: float) -> Grant:
         """A smoke generation goes to this backend, which has room for it."""
         lease = Grant(self.number(), None, backend, now, slotless=False, retry=False)

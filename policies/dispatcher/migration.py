@@ -51,6 +51,7 @@ def _take_over_platforms(floor: Floor, plan: Plan, levers: Levers, now: float) -
             _restate(floor, site, names, now)
         site.models = platform.models
         site.smoke = platform.smoke
+        site.continues = platform.continues
         for each in platform.backends:
             kept = known.pop((each.name, each.address), None)
             backend = _new(floor, site, platform, each, now) if kept is None else kept

@@ -14,6 +14,7 @@ from policies.capacity import DRAIN_SPAN_S, Load, Window, places
 from policies.dispatcher.site import Backend, Site
 from policies.failover import Failover, Moved
 from policies.health import Window as Samples
+from policies.hedging import Hedging
 from policies.lanes import Lane, Line, Seat, Serves
 from policies.model import LanePlan, Lease, PoolPlan, Request, Standing, Ticket
 from policies.refusal import FALLBACK_S, effective_share, estimate_s
@@ -38,6 +39,7 @@ class Room:
         self._warm_owed = Fraction(0)  # dispatches that the platforms out of service are owed
         self.warms = False  # the next one is
         self._late = {site.name: Samples(SLOW_SPAN_S) for site in sites}  # first tokens of this pool, by platform
+        self.hedging: Hedging | None = None
         self.failover = Failover(plan.name, [site.name for site in sites], plan.hold_s, plan.ramp_s, now, smoked(sites))
         self.fit(plan, lanes, sites, now)
         self.reorder()
@@ -52,6 +54,8 @@ class Room:
         self.waiting = 0
         self.warms = bool(plan.warm) and self._warm_owed + plan.warm >= 1
         self._late = {site.name: self._late.get(site.name) or Samples(SLOW_SPAN_S) for site in sites}
+        if self.hedging is None or self.hedging.plan != plan.hedge:
+            self.hedging = None if plan.hedge is None else Hedging(plan.hedge, self.load.returned_ever)
         named = [site.models for site in sites if site.models is not None]
         self._all_serve = not named
         self._serves = {model: self._serving(model) for models in named for model in sorted(models)}
@@ -145,11 +149,27 @@ class Room:
     def _find(self, line: Line, seat: Seat, *, beyond: bool) -> Backend | None:
         if self.warms and seat.ticket is not None and (cold := self.cold(seat.ticket, line.lane, line.serves)):
             return cold
+        if line.tried and (trusted := self._trusted(line, seat)):
+            return trusted
         good_only = bool(line.tried) and not self._budget.allows()
         backend = self.seek(line.serves, line.tried, seat.due_at, line.lane.floor, good_only=good_only, beyond=beyond)
         if good_only and backend is None:
             self._budget.withheld = True
         return backend
+
+    def _trusted(self, line: Line, seat: Seat) -> Backend | None:
+        """For a request that has failed: the first platform where an open backend, not tried by it, has a good latest result.
+
+        A platform's backends fail together. So one whose latest result is bad too is no place to spend another attempt on while a platform
+        behind has a better one; a good one that is full is waited for as ever.
+        """
+        for site in tuple(self.sites[index] for index in self.failover.order()) if self.ramping else self.order:
+            if site.open and not site.refuses and site.serves(line.serves) and (good := site.best(line.tried, good_only=True)):
+                floor = line.lane.floor
+                return good if good.free and (site.free > floor or site.free == site.streams) else None
+            if site.rests_until(line.tried) < seat.due_at:
+                return None
+        return None
 
     def bars_retries(self, lane: Lane, serves: Serves) -> bool:
         """Is there certainly nothing now for any retry of this lane? What `lanes.pick` asks once, instead of for each of their lines.
@@ -164,8 +184,6 @@ class Room:
                 continue
             if (site.free > lane.floor or site.free == site.streams) and (site.offers_good() if good_only else site.free):
                 return False
-            if site.open > TRIED_MOST:
-                break  # open to every one of them, so this is where they wait
         self._budget.withheld |= good_only
         return True
 
@@ -203,9 +221,16 @@ class Room:
             return None
         if lane.index == 0:
             return estimate_s(place, drain_rps)  # nobody goes before it: all of it is its own
-        counts = [window.total(now) for window in self._dispatched]
-        total = sum(counts)
-        share = effective_share(lane.earns / lane.pays, sum(counts[: lane.index]) / total) if total else 1.0
+        total = higher = 0.0
+        left = lane.index
+        for window in self._dispatched:
+            if now >= window._ends_at:
+                window._turn(now)
+            total += window._past + window._recent
+            left -= 1
+            if left == 0:
+                higher = total
+        share = effective_share(lane.share_ratio, higher / total) if total else 1.0
         return estimate_s(place, drain_rps * share)
 
     def hint_s(self, lane: Lane, now: float) -> float:
@@ -240,7 +265,10 @@ class Room:
     def granted(self, ticket: Ticket, lane: Lane, site: Site, lease: Lease, now: float) -> None:
         """A request of this lane was dispatched to this platform."""
         self.in_flight += 1
-        self._dispatched[lane.index].add(1.0, now)
+        dispatched = self._dispatched[lane.index]
+        if now >= dispatched._ends_at:
+            dispatched._turn(now)
+        dispatched._recent += 1.0
         if self.plan.warm and not ticket.tried and not lease.probe and _spare(ticket, lane):
             owed = self._warm_owed + self.plan.warm
             serves = self.sites.index(site) in self.failover.in_service

@@ -90,6 +90,7 @@ class Site:
     def __init__(self, name: str, generator: random.Random) -> None:
         self.name = name
         self.models: frozenset[str] | None = None  # our names that it serves; None: all
+        self.continues = True  # its backends go on with an answer that another has begun
         self.smoke = False  # it must pass smoke generations before it serves again
         self.backends: dict[str, Backend] = {}
         self.health = PlatformHealth(())
@@ -148,6 +149,11 @@ class Site:
             return good or bad
         assert good.entry is not None and bad.entry is not None
         return good if good.entry < bad.entry else bad
+
+    def idle(self, tried: Container[str]) -> Backend | None:
+        """The largest open backend where nothing runs, and whose latest result is good. Looks at each: asked rarely."""
+        found = [each for name, each in self.backends.items() if name not in tried and each.use is _OPEN and each.good and each.free]
+        return max((each for each in found if not each.slots.live), key=lambda each: (each.cap * each.weight, -each.number), default=None)
 
     def offers_good(self) -> bool:
         """Has an open backend whose latest result is good a free slot?"""

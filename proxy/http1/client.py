@@ -7,7 +7,10 @@ caller's is. Nothing is decompressed, followed or retried here; what went wrong 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import ssl
+import sys
+import termios
 from collections import deque
 from typing import Any, Protocol
 
@@ -73,6 +76,7 @@ class BackendConnection(asyncio.Protocol):
         "_paused",
         "_pieces",
         "_to_close",
+        "_unread",
         "_untouched",
         "idle_until",
         "kept",
@@ -88,6 +92,7 @@ class BackendConnection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._old = False  # has answered before
         self._untouched = True  # no byte of the present answer has come
+        self._unread = False  # the backend closed before it can have read the request
         self._fields: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0  # fed while the head is not complete
         self._head: AnswerHead | None = None  # once it is complete
@@ -173,11 +178,13 @@ class BackendConnection(asyncio.Protocol):
             self._fail(BackendFault.PROTOCOL)
 
     def eof_received(self) -> bool:
+        self._unread = self._answer is not None and self._untouched and _unacknowledged(self.transport)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.kept.forget(self)
         answer, self._answer = self._answer, None
+        unread = self._unread or isinstance(exc, BrokenPipeError)  # it had closed, and what we still wrote found nobody
         self._parser = None
         if answer is None:
             return
@@ -185,7 +192,7 @@ class BackendConnection(asyncio.Protocol):
         if head is not None and head.content_length is None and not head.chunked and exc is None:
             answer.end()  # its end is told by closing
         else:
-            answer.lost(BackendFault.STALE if self._old and self._untouched else BackendFault.RESET)
+            answer.lost(BackendFault.STALE if self._old and self._untouched and unread else BackendFault.RESET)
 
     # --- parsing --------------------------------------------------------------------------------------------------
 
@@ -336,6 +343,19 @@ class KeptConnections:
         for connection in self._idle:
             connection.transport.close()
         self._idle.clear()
+
+
+def _unacknowledged(transport: asyncio.Transport) -> bool:
+    """Has the backend's kernel not taken in all that we sent? Asked when the backend's end has come.
+
+    An end acknowledges what came before it. So if something is still unacknowledged then, the request was not complete when the backend
+    closed, and nobody can have acted on it. A reset proves nothing: acknowledgements are delayed, and it may overtake one.
+    """
+    sock = transport.get_extra_info("socket")
+    try:
+        return sock is not None and int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder) > 0
+    except OSError:
+        return False
 
 
 class _Excess(Exception):

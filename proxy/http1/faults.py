@@ -28,7 +28,7 @@ class BackendFault(enum.Enum):
     REFUSED = "refused"  # nobody listens
     UNREACHABLE = "unreachable"  # no route, no name, TLS failed
     CONNECT_TIMEOUT = "connect_timeout"
-    STALE = "stale"  # a kept connection that closed before a single byte of the answer
+    STALE = "stale"  # a kept connection that had closed before the backend can have read the request
     RESET = "reset"  # closed or reset within the answer, or before it
     PROTOCOL = "protocol"  # what came is not an answer
 

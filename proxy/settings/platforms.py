@@ -155,6 +155,11 @@ class Platform(Section):
         "true: send the lane's number as the body's `priority` (vLLM with --scheduling-policy priority); a caller's own is removed anyway",
         False,
     )
+    continues: Annotated[Literal["flags", "prefill", "none"], Kind("flags, prefill or none")] = setting(
+        "how it is asked for the rest of an answer, in pools with `continue`: the beginning as last message, with continue_final_message "
+        "(vLLM, SGLang; llama.cpp needs no flag and ignores it), the message alone, or not at all",
+        "flags",
+    )
     startup_s: Timeout = setting("how long loading a model may take: until then refused connections are no failures", 60.0, shown="60s")
     smoke_s: Timeout | None = setting(
         "how often each backend is asked for a few tokens while the platform serves no pool; it then must also pass three such tests, "

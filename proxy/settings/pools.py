@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from proxy.settings.platforms import Load
 from proxy.settings.section import Section, filled, refuse, rivals, setting
-from proxy.settings.values import Flag, Kind, Names, Seconds, Share, Timeout, Whole
+from proxy.settings.values import Flag, Kind, Lateness, Names, Seconds, Share, Timeout, Whole
 
 BATCH_ATTEMPTS = 3  # a batch has time for one more
 FIRST_TOKEN_TARGETS = 10  # first_token is this many times the SLO's TTFT
@@ -54,6 +54,12 @@ class Retries(Section):
     after_send: Flag = setting("also after the request was fully sent, where a generation may be paid for twice", True)
 
 
+class Hedging(Section):
+    """A second attempt beside the first, for streamed requests of the first lane, onto an idle backend. Never more than 5 % of attempts."""
+
+    after: Lateness = setting("when a first token is late: past this percentile of the pool's latest ones, or this long after its dispatch")
+
+
 class Failback(Section):
     """How the primary comes back."""
 
@@ -73,7 +79,7 @@ PROFILES = {
 class Pool(Section):
     """Requests that wait together, and the platforms that serve them."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"affinity", "continue", "hedge", "preempt", "share", "spill", "yields"})
+    later: ClassVar[frozenset[str]] = frozenset({"affinity", "preempt", "share", "spill", "yields"})
 
     primary: Names = setting("the platform in service; of several, in order")
     standby: Names = setting("platforms that take over, in order", (), shown="none")
@@ -88,6 +94,14 @@ class Pool(Section):
     queue: Queue = setting("how many may wait, and how long", Queue(), shown="{buffer: 20%}")
     timeouts: Timeouts = setting("how long each phase may take", Timeouts(), shown="{}")
     retries: Retries = setting("what may be tried again before the first token", Retries(), shown="{}")
+    hedge: Hedging | None = setting(
+        "when the first token is late, also ask an idle backend and take whichever speaks first", None, shown="one attempt at a time"
+    )
+    continues: Flag = setting(
+        "true: when a stream of plain text breaks, another backend says the rest, if nothing about the request forbids it",
+        False,
+        alias="continue",
+    )
     overflow: Annotated[Literal["standby"] | None, Kind("standby")] = setting(
         "standby: also sends there what would wait too long", None, shown="the standby only takes over"
     )
@@ -103,6 +117,12 @@ class Pool(Section):
         problems = rivals(self, "profile", "slo")
         if self.overflow and not self.standby:
             problems.append((("overflow",), "needs a standby to send to"))
+        if self.hedge is not None and self.retries.attempts < 2:
+            problems.append((("hedge",), "needs retries.attempts of at least 2: the second attempt is one"))
+        if self.hedge is not None and not self.retries.after_send:
+            problems.append((("hedge",), "may pay for a generation twice, which retries.after_send: false forbids"))
+        if self.continues and self.retries.attempts < 2:
+            problems.append((("continue",), "needs retries.attempts of at least 2: the rest is one"))
         if self.warm and len(self.primary + self.standby) < 2:
             problems.append((("warm",), "needs a standby to keep warm"))
         refuse(*problems)

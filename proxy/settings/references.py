@@ -35,6 +35,7 @@ def contradictions(content: Any) -> Iterator[Finding]:
             yield from _strangers(pool, ("pools", name), role, "platform", platforms)
         yield from _standing_in_for_itself(_mapping_or_empty(pool), name)
         yield from _unserved(_mapping_or_empty(pool), name, platforms)
+        yield from _never_continued(_mapping_or_empty(pool), name, platforms)
     if not content.get("keys", ()) and "anonymous" not in content:
         yield ("keys",), "nobody could call: give keys, or `anonymous: {lane: ...}` for callers without one"
     if not content.get("routes", ()) and len(pools) > 1:
@@ -71,6 +72,12 @@ def _standing_in_for_itself(pool: Mapping[str, Any], name: str) -> Iterator[Find
     for index, platform in enumerate(_listed(pool.get("standby"))):
         if platform in primaries:
             yield ("pools", name, "standby", index), "is also the primary; a platform cannot stand in for itself, name another"
+
+
+def _never_continued(pool: Mapping[str, Any], name: str, platforms: Mapping[str, Any]) -> Iterator[Finding]:
+    known = [_mapping_or_empty(platforms[platform]) for platform in _platforms_of(pool) if platform in platforms]
+    if pool.get("continue") in (True, "true") and known and all(platform.get("continues") == "none" for platform in known):
+        yield ("pools", name, "continue"), "needs a platform that does: all of this pool say continues: none"
 
 
 def _unserved(pool: Mapping[str, Any], name: str, platforms: Mapping[str, Any]) -> Iterator[Finding]:

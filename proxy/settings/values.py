@@ -36,6 +36,7 @@ _DURATION = re.compile(
 _SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(r"(\d{1,12})(B|KiB|MiB|GiB)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,9})?)%", re.ASCII)
+_PERCENTILE = re.compile(r"p([5-9][0-9])", re.ASCII)
 _COMPARISON = re.compile(r"(<=|<|>=|>|==|=)\s*(\d{1,12})(\s+or\s+unset)?", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?", re.ASCII)
@@ -62,6 +63,13 @@ class Url(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.scheme}://{Address(self.host, self.port)}{self.path}"
+
+
+class Late(NamedTuple):
+    """When is a first token late: past this percentile of those before it, or after so long? One of the two is None."""
+
+    percent: int | None
+    after_s: float | None
 
 
 class Comparison(NamedTuple):
@@ -114,6 +122,17 @@ def share(value: Any) -> Fraction:
     if not 0 <= part <= 1:
         raise ValueError("must be a share from 0% to 100%: 10% or 0.1")
     return part
+
+
+def late(value: Any) -> Late:
+    """When is a first token late by `p95`, or by `800ms`?"""
+    found = _PERCENTILE.fullmatch(value) if isinstance(value, str) else None
+    if found is not None:
+        return Late(int(found[1]), None)
+    try:
+        return Late(None, _positive(_seconds(value)))
+    except ValueError:
+        raise ValueError("must be a percentile from p50 to p99, such as p95, or a duration, such as 800ms") from None
 
 
 def address(value: Any) -> Address:
@@ -224,6 +243,11 @@ Number = Annotated[
 ]
 Rate = Annotated[Decimal, AfterValidator(_positive), BeforeValidator(_decimal, json_schema_input_type=float | VariableText), Kind("number")]
 Flag = Annotated[bool, BeforeValidator(_unwrap, json_schema_input_type=bool | VariableText), Kind("true or false")]
+Lateness = Annotated[
+    Late,
+    BeforeValidator(late, json_schema_input_type=Annotated[str, Field(pattern=r"^p[5-9][0-9]$|^([0-9.]+(h|m|s|ms))+$|\$\{")]),
+    Kind("percentile p50 to p99, or duration"),
+]
 Listen = Annotated[Address, BeforeValidator(address, json_schema_input_type=str), Kind("HOST:PORT")]
 BackendUrl = Annotated[Url, BeforeValidator(url, json_schema_input_type=str), Kind("URL")]
 Name = Annotated[str, AfterValidator(_name), Kind("name")]

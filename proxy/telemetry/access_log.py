@@ -31,6 +31,8 @@ class Line(msgspec.Struct):
     platform: str
     backend: str
     attempts: int
+    hedges: int
+    continued: int
     outcome: str
     why: str
     status: int
@@ -87,6 +89,8 @@ def line(record: Record) -> bytes:
             platform=record.platform,
             backend=record.backend,
             attempts=record.attempts,
+            hedges=record.hedges,
+            continued=record.continued,
             outcome=_OUTCOMES[record.outcome],
             why=record.why[:TEXT_MAX],
             status=record.status,

@@ -5,7 +5,10 @@ The one list: the exposition, docs/metrics.md, the dashboards and the checks of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from proxy.telemetry.metric import Metric
+from proxy.telemetry.metric import counter as _counter
+from proxy.telemetry.metric import gauge as _gauge
+from proxy.telemetry.metric import histogram as _histogram
 
 # Boundaries, in the metric's unit. Those of TTFT, TPOT and long durations are vLLM's and llm-d's, so that panels for both compare.
 TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
@@ -15,33 +18,6 @@ CONNECT_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 OVERHEAD_S = (0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
 LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 PROMPT_TOKENS = (32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Metric:
-    """One metric family. `kind` is counter, gauge or histogram; `bounds` are a histogram's, before SLO targets are added.
-
-    `help` says what it is, `act` what to look at or do when it moves.
-    """
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    help: str
-    act: str
-    bounds: tuple[float, ...] = ()
-
-
-def _counter(name: str, labels: str, text: str, act: str) -> Metric:
-    return Metric(f"fairlane_{name}_total", "counter", tuple(labels.split()), text, act)
-
-
-def _gauge(name: str, labels: str, text: str, act: str) -> Metric:
-    return Metric(f"fairlane_{name}", "gauge", tuple(labels.split()), text, act)
-
-
-def _histogram(name: str, labels: str, bounds: tuple[float, ...], text: str, act: str) -> Metric:
-    return Metric(f"fairlane_{name}", "histogram", tuple(labels.split()), text, act, bounds)
 
 
 # --- requests: what callers got ---
@@ -207,6 +183,18 @@ RETRIES_IN_FLIGHT = _gauge(
     "",
     "Retries at backends, which the retry budget bounds.",
     "At a fifth of all in flight the budget holds further retries back.",
+)
+HEDGES = _counter(
+    "hedges",
+    "pool result",
+    "Second attempts beside the first: won, lost, failed, cancelled; denied: due, but no idle backend or no budget.",
+    "won is what they are for; mostly lost: the tail is not the backend's. denied: backends are busy, or 5 % are used up.",
+)
+CONTINUATIONS = _counter(
+    "continuations",
+    "pool result",
+    "Broken streams that could be continued: ok, failed: the rest broke too; cancelled; denied: no other backend in time.",
+    "ok: callers noticed a pause, and a backend needs a look. denied: they got an error event; add a backend, or free slots.",
 )
 BACKEND_TTFT = _histogram(
     "backend_ttft_seconds",

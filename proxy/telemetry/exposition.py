@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from proxy.telemetry.catalogue import Metric
+from proxy.telemetry.metric import Metric
 from proxy.telemetry.tallies import Counter, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

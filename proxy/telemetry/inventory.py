@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from policies.model import Plan
 from proxy.telemetry import catalogue, labels
-from proxy.telemetry.catalogue import Metric
 from proxy.telemetry.exposition import header, sample
+from proxy.telemetry.metric import Metric
 from proxy.telemetry.spend import Price
 
 

@@ -80,6 +80,17 @@ RETRY_FAILED = "failed"
 RETRY_DENIED = "denied"  # the attempts or the wait ran out, or no other backend was there
 RETRY_RESULTS = (RETRY_OK, RETRY_FAILED, RETRY_DENIED)
 
+# What became of a second attempt beside the first: it spoke first, the first did, neither did, the caller left; or it was due and not sent.
+HEDGE_RESULTS = HEDGE_WON, HEDGE_LOST, HEDGE_FAILED, HEDGE_CANCELLED, HEDGE_DENIED = ("won", "lost", "failed", "cancelled", "denied")
+
+# What became of the rest of a stream that broke: said by another backend, broken again, the caller left; or no backend was there in time.
+CONTINUATION_RESULTS = CONTINUATION_OK, CONTINUATION_FAILED, CONTINUATION_CANCELLED, CONTINUATION_DENIED = (
+    "ok",
+    "failed",
+    "cancelled",
+    "denied",
+)
+
 # Prompt length in tokens, by its upper edge; the last class has none.
 PROMPT_EDGES_TOKENS = (512, 2048, 8192)
 PROMPT_CLASSES = ("1-512", "513-2048", "2049-8192", "8193+")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from proxy.telemetry import catalogue, labels
-from proxy.telemetry.catalogue import Metric
+from proxy.telemetry.metric import Metric
 
 HEAD = """# Metrics
 

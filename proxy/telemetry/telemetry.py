@@ -93,9 +93,10 @@ class Telemetry:
             if met:
                 account.slo_tokens.n += record.tokens_out
         if record.attempts > 1:
-            ok = record.outcome is Outcome.OK
+            retries = record.attempts - 1 - record.hedges - record.continued
+            ok = retries > 0 and record.outcome is Outcome.OK
             cell.retries[labels.RETRY_OK].n += ok
-            cell.retries[labels.RETRY_FAILED].n += record.attempts - 1 - ok
+            cell.retries[labels.RETRY_FAILED].n += retries - ok
 
     def waited(self, pool: str, lane: str, ending: str, wait_s: float) -> None:
         """A wait is over, however short: `dispatched` (each dispatch, a retry's too), or the outcome that ended it in the queue.
@@ -135,6 +136,14 @@ class Telemetry:
     def retry_denied(self, pool: str) -> None:
         """An attempt failed before its first token, and nothing was left to try, or no time. Retries that are sent count themselves."""
         self._book.counter(catalogue.RETRIES, pool, labels.RETRY_DENIED).n += 1
+
+    def hedged(self, pool: str, result: str) -> None:
+        """A second attempt beside the first has ended so (`labels.HEDGE_RESULTS`), or was due and not sent."""
+        self._book.counter(catalogue.HEDGES, pool, result).n += 1
+
+    def continued(self, pool: str, result: str) -> None:
+        """A stream broke that could be continued, and this became of the rest (`labels.CONTINUATION_RESULTS`)."""
+        self._book.counter(catalogue.CONTINUATIONS, pool, result).n += 1
 
     # --- what happens to Fairlane itself ---
 
@@ -197,6 +206,10 @@ class Telemetry:
         self._agree_on_rents(inventory, now)
 
     def _bind(self, pool: PoolPlan, inventory: Inventory) -> None:
+        for result in labels.HEDGE_RESULTS:
+            self._book.counter(catalogue.HEDGES, pool.name, result)
+        for result in labels.CONTINUATION_RESULTS:
+            self._book.counter(catalogue.CONTINUATIONS, pool.name, result)
         for lane in inventory.plan.lanes:
             cell = self._cell(pool.name, lane.name)
             cell.slo_ttft_s = pool.slo_ttft_s

@@ -43,9 +43,10 @@ EXPORT_WITHIN_S = 5
 class _Try:
     """One attempt: where, from when to when, and why it failed."""
 
-    __slots__ = ("backend", "began_at", "ended_at", "platform", "span_id", "why")
+    __slots__ = ("backend", "began_at", "ended_at", "number", "platform", "span_id", "why")
 
-    def __init__(self, lease: Lease, began_at: float, span_id: int) -> None:
+    def __init__(self, lease: Lease, began_at: float, span_id: int, number: int) -> None:
+        self.number = number
         self.platform = lease.platform
         self.backend = lease.backend
         self.began_at = began_at
@@ -83,7 +84,19 @@ class Trace:
         if self.sampled and self._waits_since is not None:
             self._waits.append((self._waits_since, now))
             self._waits_since = None
-            self._tries.append(_Try(lease, now, _some(self._bits, 64)))
+            self.beside(lease, now)
+
+    def beside(self, lease: Lease, now: float) -> None:
+        """An attempt begins, whatever else runs."""
+        if self.sampled:
+            self._tries.append(_Try(lease, now, _some(self._bits, 64), len(self._tries) + 1))
+
+    def over(self, backend: str, why: str, now: float) -> None:
+        """The attempt at this backend is over, and the one beside it goes on: that is the latest from now on."""
+        for each in self._tries:
+            if each.ended_at is None and each.backend == backend:
+                each.ended_at, each.why = now, why
+        self._tries.sort(key=lambda each: each.ended_at is None)
 
     def failed(self, why: str, now: float) -> None:
         """The attempt is over, and the request waits again."""
@@ -189,9 +202,9 @@ class Traces:
                 {"fairlane.pool": record.pool, "fairlane.lane": record.lane},
                 "",
             )
-        for number, each in enumerate(tries, 1):
+        for each in tries:
             ended_at = now if each.ended_at is None else each.ended_at
-            where = {"fairlane.platform": each.platform, "fairlane.backend": each.backend, "fairlane.attempt": number}
+            where = {"fairlane.platform": each.platform, "fairlane.backend": each.backend, "fairlane.attempt": each.number}
             error = "" if record.outcome in _NO_FAULT and each is tries[-1] else each.why
             span("attempt", kind.CLIENT, here, each.span_id, (each.began_at, ended_at), {**gen_ai, **where}, error)
         if record.first_token_at is not None and tries:

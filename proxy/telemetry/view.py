@@ -14,9 +14,9 @@ import msgspec
 from policies.dispatcher.state import State
 from policies.health import HealthState
 from proxy.telemetry import catalogue
-from proxy.telemetry.catalogue import Metric
 from proxy.telemetry.exposition import header, sample
 from proxy.telemetry.labels import LEVERS
+from proxy.telemetry.metric import Metric
 
 __all__ = ["Check", "State", "checks", "document", "gauges", "instant"]
 

@@ -13,6 +13,7 @@ from lab.bench.call import Call
 from lab.bench.demand import Arrivals, Asked, Demand, Lengths, Load
 from lab.bench.drive import Driver
 from lab.bench.find_max import find_max
+from lab.bench.forms import CHAT
 from lab.bench.meeting import floor_of, meet
 from lab.bench.prompts import Calibration, Prompts
 from lab.bench.target import Refused, Target, Unreachable
@@ -165,7 +166,7 @@ async def test_a_field_that_an_api_does_not_know_is_left_out() -> None:
         engine.fault(Fault(fault="status", code=400, times=1))
         await meet(target, Prompts(0))
         assert not target.ignore_eos
-        assert b"ignore_eos" not in target.body("hi", 5)
+        assert b"ignore_eos" not in target.request(CHAT, "hi", 5)
         target.close()
 
 

@@ -232,3 +232,21 @@ async def test_tokens_are_counted_without_a_slot() -> None:
         counted = await once(engine, post(JS, path="/v1/messages/count_tokens"))
         assert json.loads(counted.body) == {"input_tokens": 1}
         assert (await log(engine))["at_most_waiting"] == 0
+
+
+async def test_an_answer_that_another_engine_has_begun_goes_on_behind_its_words() -> None:
+    async with Engine(slots=2, ttft_s=0.001, tpot_s=0.001).serving() as engine:
+
+        async def said(tokens: int, *begun: str) -> tuple[str, dict[str, int]]:
+            messages = [{"role": "user", "content": "hi"}, *({"role": "assistant", "content": each} for each in begun)]
+            answer = await once(engine, ask(tokens, messages=messages, stream_options={"include_usage": True}))
+            events = [json.loads(line[6:]) for line in answer.body.decode().splitlines() if line.startswith("data: {")]
+            words = [choice["delta"].get("content", "") for each in events for choice in each["choices"]]
+            return "".join(words), events[-1]["usage"]
+
+        whole, counted = await said(20)
+        begun, _ = await said(7)
+        rest, of_rest = await said(13, begun)
+        assert begun + rest == whole
+        assert of_rest == {"prompt_tokens": counted["prompt_tokens"] + 7, "completion_tokens": 13, "total_tokens": counted["total_tokens"]}
+        assert await said(7, "something else") == (begun, {"prompt_tokens": 4, "completion_tokens": 7, "total_tokens": 11})

@@ -87,11 +87,20 @@ class Play:
 
     # -- what is said
 
-    def arrive(self, *names: str, lane: str = "fast", model: str | None = None, to: str | None = None, slotless: bool = False) -> list[str]:
+    def arrive(
+        self,
+        *names: str,
+        lane: str = "fast",
+        model: str | None = None,
+        to: str | None = None,
+        slotless: bool = False,
+        streamed: bool = False,
+        traffic: str = "interactive",
+    ) -> list[str]:
         lines = []
         index = [each.name for each in self.file.lanes].index(lane)
         for name in names:
-            request = Request(id=name, tenant="t", lane=index, model=model)
+            request = Request(name, "t", index, traffic, model=model, streamed=streamed)
             ticket = self.cast[name] = Ticket(request, to or self.file.pools[0].name, self.now, slotless=slotless)
             lines += self._told(self.dispatcher.arrive(ticket, self.now))
             if ticket.answer is None:
@@ -115,6 +124,23 @@ class Play:
     def speak(self, *names: str) -> list[str]:
         """Their first tokens come."""
         return [line for name in names for line in self._told(self.dispatcher.first_token(self.lease(name), self.now))]
+
+    def hedge(self, name: str) -> list[str]:
+        """Its first token is late; it asks for a second attempt beside the first, which `name+` holds."""
+        ticket = self.cast[name]
+        twin = self.cast[f"{name}+"] = Ticket(ticket.request, ticket.pool, ticket.arrived_at)
+        return self._told(self.dispatcher.hedge(ticket, twin, self.now))
+
+    def resume(self, *names: str, how: Ending) -> list[str]:
+        """Their streams break like this; they ask for somebody to say the rest."""
+        lines = []
+        for name in names:
+            lease = self.lease(name)
+            lines += self.end(name, how=how)
+            lines += self._told(self.dispatcher.resume(self.cast[name], lease, how, self.now))
+            if self.cast[name].answer is None:
+                lines.append(f"{name} waits")
+        return lines
 
     def leave(self, name: str) -> list[str]:
         return self._told(self.dispatcher.leave(self.cast[name], self.now))

@@ -546,3 +546,45 @@ def test_the_only_backend_is_asked_once_more_and_a_busy_one_is_not() -> None:
     assert play.fail("ann") == ["ann: upstream_reset"]
     assert play.arrive("bob") == ["bob -> a"]
     assert play.fail("bob", how=busy(1.0)) == ["bob: upstream_status"]
+
+
+# -- a platform whose backends fail together
+
+
+def three() -> Play:
+    return Play(plan(platform("own", a=4, b=4), platform("rented", r=2), pool("chat", "own", "rented")))
+
+
+def other(backend: str) -> str:
+    return "b" if backend == "a" else "a"
+
+
+def test_a_second_attempt_is_not_spent_on_a_backend_that_is_failing_too_while_the_standby_is_good() -> None:
+    play = three()
+    play.arrive("ann")
+    first = play.lease("ann").backend
+    assert play.fail("ann") == [f"ann -> {other(first)}"], "nothing bad is known of it"
+    assert play.fail("ann") == ["ann: upstream_reset"]
+    for name in ("bob", "cid", "dan"):
+        play.arrive(name)
+        assert play.lease(name).backend in ("a", "b"), "the primary serves: neither is ejected"
+        assert play.fail(name) == [f"{name} -> r"]
+        play.end(name)
+
+
+def test_a_good_backend_of_the_primary_is_waited_for_before_the_standby_is_asked() -> None:
+    play = three()
+    play.arrive(*(f"x{number}" for number in range(8)))
+    (victim, *_), others = play.on("a"), play.on("b")
+    assert play.fail(victim) == [f"{victim} waits"], "b is full, and good"
+    assert play.end(others[0]) == [f"{victim} -> b"]
+
+
+def test_with_no_good_one_anywhere_the_failing_one_is_asked() -> None:
+    play = three()
+    play.arrive("ann", "bob")
+    first = play.lease("ann").backend
+    assert play.lease("bob").backend == other(first)
+    play.end("bob", how=RESET)
+    play.dispatcher.drain("rented", play.now)
+    assert play.fail("ann") == [f"ann -> {other(first)}"]

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from proxy.telemetry import catalogue
+from proxy.telemetry.metric import Metric
 from tests.prometheus.promql import Checker, known, plain
 
 pytest.importorskip("grafana_foundation_sdk", reason="needs the extra dashboards")
@@ -77,7 +78,7 @@ def test_the_variables_ask_for_labels_that_exist() -> None:
         assert name in metric.labels and name in query.VARIABLES
 
 
-def _variables() -> dict[str, catalogue.Metric]:
+def _variables() -> dict[str, Metric]:
     from lab.dashboards.grafana import VALUES_OF
 
     return VALUES_OF

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.json_spans import MEMBERS_MAX, members, replace_model, value_span
+from proxy.json_spans import _SLICE_BYTES, MEMBERS_MAX, members, replace_model, value_span
 
 WHITESPACE = st.text(" \t\r\n", max_size=2)
 NAMES = st.sampled_from(["model", "stream", "messages", "a", "", "mod", 'q"', "b\\", "é", "🙂", "user/x"])
@@ -140,3 +140,13 @@ def test_random_bytes_are_an_object_or_a_value_error(body: bytes) -> None:
     except ValueError:
         return
     assert [key.text for key in found] == [key for key, _ in reference(body)]
+
+
+def test_a_large_body_is_checked_to_be_utf_8_across_the_slices_it_is_checked_in() -> None:
+    text = "x" * (_SLICE_BYTES - 8)
+    for letters in ("é" * 20, "狐" * 20, "🦊" * 20):  # somewhere a slice ends within one
+        good = f'{{"messages":[],"x":"{text}{letters}"}}'.encode()
+        assert [key.text for key in members(good)] == ["messages", "x"]
+        for broken in (good[:-3] + b'"}', good.replace(b"x" * 100, b"\xff" * 100, 1), good[:-2] + b"\xe7\x8b" + good[-2:]):
+            with pytest.raises(ValueError):
+                members(broken)

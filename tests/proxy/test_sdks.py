@@ -45,6 +45,34 @@ async def test_openai_streams_answers_embeds_and_lists() -> None:
         assert await proxy.metric("fairlane_requests_total", pool="main", outcome="ok") == 4
 
 
+@pytest.mark.parametrize("fault", ["cut", "error_in_stream"])
+async def test_openai_sees_one_whole_stream_where_two_backends_said_it(fault: Any) -> None:
+    async with (
+        Engine(ttft_s=0.01, tpot_s=0.001).serving() as first,
+        Engine(ttft_s=0.01, tpot_s=0.001).serving() as second,
+    ):
+        both = f'p: {{backends: {{b: "{first.url}"}}}}, s: {{backends: {{c: "{second.url}"}}}}'.replace(
+            "{backends", "{max_streams: 4, backends"
+        )
+        async with serving(TWO_LANES + f"platforms: {{{both}}}\npools: {{main: {{primary: p, standby: s, continue: true}}}}\n") as proxy:
+            async with openai.AsyncOpenAI(base_url=proxy.url + "/v1", api_key="sk-A", max_retries=0) as client:
+
+                async def said() -> tuple[str, set[str], Any, Any]:
+                    stream = await client.chat.completions.create(
+                        model="m", messages=ASK, max_tokens=30, stream=True, stream_options={"include_usage": True}
+                    )
+                    chunks = [chunk async for chunk in stream]
+                    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+                    return text, {chunk.id for chunk in chunks}, chunks[-1].usage, chunks[-2].choices[0].finish_reason
+
+                text, _, usage, finish = await said()
+                first.fault(Fault(fault=fault, after=11, times=1))
+                again = await said()
+                assert (again[0], again[2], again[3]) == (text, usage, finish) and len(again[1]) == 1
+            await proxy.at_rest()
+            assert await proxy.metric("fairlane_continuations_total", result="ok") == 1
+
+
 async def test_anthropic_streams_answers_and_counts() -> None:
     async with Engine(ttft_s=0.01, tpot_s=0.001).serving() as engine, serving(file(engine.url)) as proxy:
         async with anthropic.AsyncAnthropic(base_url=proxy.url, api_key="sk-A", max_retries=0) as client:

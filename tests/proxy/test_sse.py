@@ -436,16 +436,30 @@ def _varied(text: str, number: int, finish: str = "null", more: str = "") -> byt
     )  # fmt: skip
 
 
+class Reader(StreamWatcher):
+    """Counts the events that are looked at behind their text, or read."""
+
+    read = 0
+
+    def _differs_behind_its_text(self, event: bytes) -> bool:
+        self.read += 1
+        return super()._differs_behind_its_text(event)
+
+
 def test_what_differs_behind_the_text_is_a_token_and_what_means_more_is_read() -> None:
-    watcher = StreamWatcher(Api.OPENAI)
+    watcher = Reader(Api.OPENAI)
     for number in (7, 8, 1234):
         watcher.feed(_varied("a", number))
-    assert watcher._differs_in_a_number(_varied("another text", 99)), "the number's place is known"
-    for event in (_varied("a\\", 99), _varied("", 99), _varied("a", 99, more=',"x":1'), _varied("a", -9)):
-        assert not watcher._differs_in_a_number(event)
-    for number in range(2):
-        watcher.feed(_varied("a", number))
-    assert (watcher.tokens, watcher.finished, watcher.usage) == (5, False, None)
+    watcher.read = 0
+    for number, text in enumerate(["another text", "\\\\n", "é"]):
+        watcher.feed(_varied(text, number))
+    assert watcher.read == 0, "the number's place is known: the event is not looked at further"
+    watcher.feed(_varied("a\\\\", 99))
+    watcher.feed(_varied("", 99))
+    watcher.feed(_varied("a", -9))
+    watcher.feed(_varied("a", 99, more=',"x":1'))
+    assert watcher.read == 4
+    assert (watcher.tokens, watcher.finished, watcher.usage) == (9, False, None)
     watcher.feed(_varied("b", 6, more=',"usage":{"prompt_tokens":3,"completion_tokens":6}'))
     assert watcher.usage == Usage(3, 6)
     watcher.feed(_varied("c", 7, finish='"stop"'))

@@ -10,6 +10,7 @@ import pytest
 from tests.proxy.path import PLAIN, path
 from tests.proxy.serving import TWO_LANES, Serving, serving
 from tests.wire import JS, Blackhole, J, ScriptedBackend, ev, post, scripts
+from tests.wire.backend import Step
 
 CONTENT = b"".join(scripts.chat_events(3))
 
@@ -285,13 +286,21 @@ async def test_forty_callers_do_not_notice_a_failing_primary_which_is_left_alone
                 assert await proxy.metric("fairlane_attempts_total", backend="b") == 5
 
 
-async def test_f14_a_kept_connection_that_closed_meanwhile_costs_no_attempt() -> None:
+@pytest.mark.parametrize("end", [scripts.rst(), scripts.fin()], ids=["rst", "fin"])
+async def test_f14_a_request_read_on_a_kept_connection_and_then_dropped_is_an_attempt(end: Step) -> None:
+    """It may have been paid for: `after_send` decides, as on a new connection."""
     async with ScriptedBackend() as backend, serving(one(backend)) as proxy:
         assert (await proxy.ask()).status == 200
-        backend.then(scripts.rst())
+        backend.then(end)
         answer = await proxy.ask()
-        assert (answer.status, answer.header("x-fairlane-attempts")) == (200, "1")
+        assert (answer.status, answer.header("x-fairlane-attempts")) == (200, "2")
         assert len(backend.requests) == 3
+    async with ScriptedBackend() as backend, serving(one(backend, pool=", retries: {after_send: false}")) as proxy:
+        assert (await proxy.ask()).status == 200
+        backend.then(end)
+        answer = await proxy.ask()
+        assert (answer.status, answer.header("x-fairlane-reason"), answer.header("x-fairlane-attempts")) == (502, "upstream_reset", "1")
+        assert len(backend.requests) == 2, "sent once, and never again"
 
 
 # --- after the first token: never a lie ------------------------------------------------------------------------------
@@ -320,6 +329,7 @@ async def test_s07_s08_s10_a_stream_cut_after_twenty_tokens_ends_in_one_error_ev
             assert json.loads(last.removeprefix(b"data: "))["error"]["code"] in ("truncated", "idle_timeout")
             assert answer.body.count(b'"error"') == 1
             assert standby.requests == []
+            await proxy.until(lambda: proxy.state.in_flight == 0, 1.0)
             await proxy.at_rest()
             outcome = "idle_timeout" if cut == "stalled" else "truncated"
             assert await proxy.metric("fairlane_requests_total", outcome=outcome) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proxy.telemetry import catalogue
-from proxy.telemetry.catalogue import Metric
+from proxy.telemetry.metric import Metric
 from proxy.telemetry.reference import reference
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"

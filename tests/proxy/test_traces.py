@@ -128,6 +128,31 @@ async def test_a_failover_is_two_attempts_and_the_second_backend_gets_its_own_pa
         assert (root.error, root.parent_id, root.said["fairlane.attempts"]) == ("", "", 2)
 
 
+@pytest.mark.parametrize("won", ["c", "b"])
+async def test_two_attempts_beside_each_other_are_two_spans_and_the_stream_is_inside_the_one_that_won(won: str) -> None:
+    async with collector() as collected, ScriptedBackend(named={"pay": (scripts.ok(),)}) as first, ScriptedBackend() as second:
+        text = file(first, second).replace("model: qwen}", "hedge: {after: 50ms}}")
+        async with serving(text, server=server(collected.url)) as proxy:
+            for _ in range(21):
+                await proxy.ask(x_script="pay")
+            gate = asyncio.Event()
+            first.then(scripts.wait(gate), scripts.ok())
+            second.then(scripts.ok() if won == "c" else scripts.hang())
+            asked = asyncio.ensure_future(proxy.ask(JS, traceparent=GIVEN))
+            await second.seen(1)
+            if won == "b":
+                gate.set()
+            assert (await asked).status == 200
+            parents = {"b": await at_backend(first, 22), "c": await at_backend(second)}
+            await proxy.at_rest()
+        tries = {str(span.said["fairlane.backend"]): span for span in collected.named("attempt") if span.trace_id == TRACE}
+        lost = "b" if won == "c" else "c"
+        assert (tries[won].error, tries[lost].error) == ("", "hedge lost")
+        assert (tries["b"].said["fairlane.attempt"], tries["c"].said["fairlane.attempt"]) == (1, 2)
+        assert parents == {name: f"00-{TRACE}-{span.span_id}-01" for name, span in tries.items()}
+        assert one(collected.named("stream")).parent_id == tries[won].span_id
+
+
 async def test_a_refusal_is_a_wait_without_an_attempt_and_a_broken_stream_is_an_error() -> None:
     async with collector() as collected, ScriptedBackend() as backend:
         async with serving(

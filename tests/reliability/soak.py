@@ -1,7 +1,8 @@
 """Does it stay as it is for as long as it runs? Mixed traffic for minutes against one Fairlane, sampled; slopes and a report at the end.
 
-`python -m tests.reliability.soak [--minutes 20] [--at-once 24]`; `make soak`. Half good streams, the rest callers who leave, faults of
-the backend and malformed bytes. Sampled: memory (private pages), descriptors, tasks, objects, slots. Exit 1 if a target is missed.
+`python -m tests.reliability.soak [--minutes 20 | --requests 10000] [--at-once 24]`; `make soak`, `make storm`. Half good streams, the rest
+callers who leave, faults of the backend and malformed bytes. Sampled: memory (private pages), descriptors, tasks, objects, slots.
+Exit 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -101,31 +102,42 @@ async def rest(proxy: Processed) -> str:
             await asyncio.sleep(0.1)
 
 
-async def soak(minutes: float, at_once: int, settle_requests: int = SETTLE_REQUESTS, seed: int = 1) -> Report:
-    """The whole of it."""
+async def soak(minutes: float, at_once: int, settle_requests: int = SETTLE_REQUESTS, count: int = 0, seed: int = 1) -> Report:
+    """The whole of it: so many minutes, or until `count` requests have come after the warm-up."""
     async with ScriptedBackend(named=Storm.SCRIPTS) as backend:
-        text = one(backend, cap=CAP, pool=", queue: {places: 400, max_wait: 20s}, timeouts: {idle: 2s, first_token: 5s}")
+        text = one(backend, cap=CAP, pool=", queue: {places: 400, max_wait: 20s}, timeouts: {idle: 4s, first_token: 8s}")
         async with processed(text, module="tests.reliability.served") as proxy:
             began = time.monotonic()
             until, burst = began + minutes * 60, max(50, at_once * 10)
+            every = count / SAMPLES * 2
             storm = Storm(proxy.port, random.Random(seed))
             samples: list[Sample] = []
             latencies: list[tuple[float, float]] = []
             requests, next_at = 0, 0.0
-            while time.monotonic() < until:
+
+            def over() -> bool:
+                return requests >= settle_requests + count if count else time.monotonic() >= until
+
+            def due() -> bool:
+                if requests < settle_requests:
+                    return False
+                return requests >= settle_requests + every * len(samples) if count else time.monotonic() - began >= next_at
+
+            while not over():
                 await storm.run(burst, at_once)
                 requests += burst
                 at = time.monotonic() - began
                 latencies += [(at, latency) for latency in storm.latencies_s]
                 storm.latencies_s.clear()
                 _forget(backend)
-                if requests >= settle_requests and at >= next_at:
+                if due():
                     await rest(proxy)
                     await asyncio.sleep(1.2)  # until the process has told its counts at rest
                     samples.append(looked(proxy, requests, began))
                     next_at = time.monotonic() - began + minutes * 60 / SAMPLES
                     print(json.dumps(asdict(samples[-1])), file=sys.stderr, flush=True)
             metrics = await rest(proxy)
+    minutes = (time.monotonic() - began) / 60 if count else minutes
     return _report(minutes, requests, storm, samples, latencies, metrics)
 
 
@@ -176,7 +188,7 @@ def shown(report: Report) -> str:
     """For people."""
     endings = ", ".join(f"{name} {count}" for name, count in sorted(report.endings.items()))
     lines = [
-        f"{report.requests} requests in {report.minutes:g} minutes: {endings}",
+        f"{report.requests} requests in {report.minutes:.1f} minutes: {endings}",
         f"memory    {report.private_mib:.1f} MiB; {report.slope_bytes_per_request:+.2f} bytes per request "
         f"(95 %: {report.slope_low:+.2f} to {report.slope_high:+.2f}; target {SLOPE_BYTES_PER_REQUEST:g})",
         f"at rest   descriptors {report.descriptors_grew:+d}, tasks {report.tasks_grew:+d}, "
@@ -192,11 +204,12 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--requests", type=int, default=0, help="so many after the warm-up, instead of minutes")
     parser.add_argument("--at-once", type=int, default=24)
     parser.add_argument("--settle", type=int, default=SETTLE_REQUESTS, help="requests of warm-up")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    report = asyncio.run(soak(chosen.minutes, chosen.at_once, chosen.settle))
+    report = asyncio.run(soak(chosen.minutes, chosen.at_once, chosen.settle, chosen.requests))
     print(json.dumps(asdict(report)) if chosen.json else shown(report))
     return 1 if report.missed else 0
 

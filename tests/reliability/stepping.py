@@ -5,6 +5,7 @@ Counting first and then trying each place in turn finds the slot that leaks on t
 
 from __future__ import annotations
 
+import types
 from collections.abc import Coroutine, Generator
 from typing import Any
 
@@ -18,6 +19,7 @@ class Stepped:
         self._problem = problem
         self.count = 0
         self.fired = False
+        self.stopped_at: list[tuple[str, int]] = []  # file and line of every await that was waiting, the outermost first
 
     def __await__(self) -> Generator[Any, Any, Any]:
         thrown: BaseException | None = None
@@ -30,6 +32,7 @@ class Stepped:
             self.count += 1
             if self.count == self.at and not self.fired:
                 self.fired = True
+                self.stopped_at = list(_awaiting(self._inner))
                 thrown = self._problem
                 continue
             try:
@@ -40,3 +43,10 @@ class Stepped:
     @property
     def at(self) -> int | None:
         return self._at
+
+
+def _awaiting(coroutine: Any) -> Generator[tuple[str, int], None, None]:
+    """Where does it wait, and where do those wait that it waits for?"""
+    while isinstance(coroutine, types.CoroutineType) and coroutine.cr_frame is not None:
+        yield coroutine.cr_frame.f_code.co_filename, coroutine.cr_frame.f_lineno
+        coroutine = coroutine.cr_await

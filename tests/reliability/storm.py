@@ -86,7 +86,10 @@ class Storm:
             answer = await caller.ask(post(JS, key=self._key(), headers={"x-script": self.chance.choice(("ok", "slow"))}))
             self._hold(answer.status in (200, 429, 503), f"stream: {answer.status}")
             if answer.status == 200:
-                self._hold(answer.whole and answer.body.endswith(scripts.DONE) and b'"error"' not in answer.body, "a good stream was cut")
+                self._hold(
+                    answer.whole and answer.body.endswith(scripts.DONE) and b'"error"' not in answer.body,
+                    f"a good stream was cut: {answer.body[-160:]!r}",
+                )
                 self._hold(answer.body.count(b'"role"') == 1, "two roles")
         self.latencies_s.append(asyncio.get_running_loop().time() - began)
 

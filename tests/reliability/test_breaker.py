@@ -303,7 +303,9 @@ async def test_f08_a_primary_that_flaps_never_comes_back(monkeypatch: pytest.Mon
     hurry(monkeypatch, pause_s=0.1, pause_max_s=0.2, slow_start_s=0.1)
     monkeypatch.setattr("proxy.prober.EVERY_S", 0.05)
     async with ScriptedBackend() as primary, ScriptedBackend() as standby:
-        async with serving(backed(primary.url, standby.url, more="startup: 1ms,", pool=FAILBACK)) as proxy:
+        async with serving(
+            backed(primary.url, standby.url, more="startup: 1ms,", pool=", failback: {hold: 3s, ramp: 300ms}")
+        ) as proxy:  # up for far less
             told, outage = watched(proxy, monkeypatch), Outage(proxy, primary)
             await outage.call(0.2)
             for _ in range(8):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,30 @@ async def test_f01_a_primary_that_refuses_is_passed_over_and_the_log_says_why() 
             assert (answer.status, answer.body, answer.header("x-fairlane-attempts")) == (200, CONTENT, "2")
             (line,) = await lines(proxy.log)
             assert (line["attempts"], line["platform"], line["why"], line["outcome"]) == (2, "s", "refused", "ok")
+
+
+@pytest.mark.parametrize("streaming", [0, 4])
+async def test_f01_when_all_backends_of_a_primary_die_at_once_the_standby_is_asked_before_attempts_run_out(streaming: int) -> None:
+    """Without traffic at that instant the first caller has to find it out; with it, nobody."""
+    async with ScriptedBackend() as one, ScriptedBackend() as other, ScriptedBackend() as standby:
+        hold = [scripts.head(), scripts.event("a"), scripts.hang()]
+        one.named["hold"] = other.named["hold"] = hold
+        async with serving(backed([one.url, other.url], standby.url, more="probe: none, startup: 1ms,")) as proxy:
+            for _ in range(4):
+                assert (await proxy.ask(JS)).status == 200
+            streams = [await proxy.connect() for _ in range(streaming)]
+            for caller in streams:
+                await caller.send(post(JS, headers={"x-script": "hold"}))
+                await caller.head()
+            for backend in (one, other):
+                await backend.refuse()
+                for connection in backend.connections:
+                    connection.transport.abort()
+            await proxy.until(lambda: proxy.state.in_flight == 0)
+            statuses = [(await proxy.ask(JS)).status for _ in range(20)]
+            assert statuses.count(502) <= (0 if streaming else 1) and set(statuses) <= {200, 502}, statuses
+            for caller in streams:
+                caller.close()
 
 
 async def test_f02_a_primary_that_does_not_accept_is_left_at_the_connect_deadline() -> None:
@@ -113,13 +138,20 @@ async def test_f13_nothing_is_tried_again_after_the_first_token() -> None:
 
 
 async def reused_around(closes_after_s: float, requests: int) -> None:
-    """Requests sent around the instant at which the backend closes the kept connection."""
+    """Requests sent around the instant at which the backend closes the kept connection: answered, and executed once.
+
+    One that the backend cannot have read is sent again as the same attempt. One that it leaves unread in its kernel as it closes comes
+    back as a reset, as if it had been read: that is a second attempt, and rare.
+    """
     async with ScriptedBackend(close_idle_s=closes_after_s) as backend, serving(alone(backend.url)) as proxy:
+        attempts: Counter[str | None] = Counter()
         for number in range(requests):
             answer = await proxy.ask(JS)
-            assert (answer.status, answer.whole, answer.header("x-fairlane-attempts")) == (200, True, "1"), number
+            assert (answer.status, answer.whole) == (200, True), number
+            attempts[answer.header("x-fairlane-attempts")] += 1
             await asyncio.sleep(closes_after_s + 0.005 * ((number % 11) - 5) / 5)
         assert len(backend.requests) == requests, "none was executed twice"
+        assert set(attempts) <= {"1", "2"} and attempts["2"] < attempts["1"] / 4, attempts
 
 
 async def test_f14_a_kept_connection_that_closes_as_it_is_used_costs_nothing() -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from proxy.story import Story
 from tests.reliability.files import one, two
 from tests.reliability.process import processed
-from tests.reliability.stepping import Stepped
 from tests.reliability.storm import Storm
-from tests.reliability.watch import Watch, watched
+from tests.reliability.watch import watched
 from tests.wire import JS, A, Blackhole, J, RawClient, ScriptedBackend, ev, eventually, post, scripts
 from tests.wire.backend import Step
 
@@ -150,94 +147,6 @@ async def test_c09_who_leaves_between_attempts_is_not_tried_again() -> None:
             holds.close()
 
 
-# --- C10: a fault, or the end, at every place where a story waits --------------------------------------------------------
-
-SCENARIOS: dict[str, tuple[list[Step], list[Step], bytes, bool]] = {  # primary, standby, body, queued behind another
-    "stream": ([scripts.ok(gap_s=0.01)], [scripts.ok()], JS, False),
-    "whole": ([scripts.ok()], [scripts.ok()], J, False),
-    "queued": ([scripts.ok(gap_s=0.01)], [scripts.ok()], JS, True),
-    "retried": ([scripts.status(500)], [scripts.ok(gap_s=0.01)], JS, False),
-    "reset-then-retried": ([scripts.head(), scripts.chunked(scripts.ROLE), scripts.rst()], [scripts.ok()], JS, False),
-}
-
-
-@asynccontextmanager
-async def stage(primary: list[Step], standby: list[Step]) -> AsyncIterator[tuple[Watch, ScriptedBackend, ScriptedBackend]]:
-    async with ScriptedBackend(*primary) as first, ScriptedBackend(*standby) as second:
-        text = two(first, second, cap=1, pool=", queue: {places: 4, max_wait: 10s}")
-        async with watched(text, first, second) as proxy:
-            yield proxy, first, second
-
-
-def stepping(monkeypatch: pytest.MonkeyPatch, problem: Callable[[], BaseException]) -> dict[str, Any]:
-    """Every story from now on is driven by steps; `at` says where the marked one is hit."""
-    tell = Story.tell
-    told: dict[str, Any] = {"at": None, "last": None}
-
-    async def stepped(self: Story) -> None:
-        marked = any(name == b"x-mark" for name, _ in self.exchange.head.headers)
-        step = Stepped(tell(self), told["at"] if marked else None, problem())
-        if marked:
-            told["last"] = step
-        await step
-
-    monkeypatch.setattr(Story, "tell", stepped)
-    return told
-
-
-@pytest.mark.parametrize("problem", [RuntimeError, asyncio.CancelledError], ids=["raises", "cancelled"])
-@pytest.mark.parametrize("scenario", SCENARIOS)
-async def test_c10_wherever_a_story_stops_its_slot_comes_back_and_it_ends_once(
-    scenario: str, problem: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    primary, standby, body, queued = SCENARIOS[scenario]
-    told = stepping(monkeypatch, lambda: problem("here"))
-    async with stage(primary, standby) as (proxy, first, second):
-        proxy.alive = False  # the primary fails in some scenarios; that slots are free is asked below
-        places = 1
-        told["at"] = None
-        await once(proxy, first, body, queued)
-        places = told["last"].count
-        assert places >= 1
-        before = len(await proxy.logged(1 + queued))
-        for at in range(1, places + 1):
-            told["at"] = at
-            outcome = await once(proxy, first, body, queued)
-            await proxy.at_rest()
-            lines = await proxy.logged(before + 1 + queued)
-            assert len(lines) == before + 1 + queued, "one line each"
-            if told["last"].fired:
-                marked = next(line for line in reversed(lines) if line["id"] == "marked")
-                expected = {"internal"} if problem is RuntimeError else {"draining", "client_gone"}
-                assert marked["outcome"] in expected, (at, marked)
-                assert outcome in (500, 503, None), "an answer of ours, or a cut one"
-                proxy.internal += problem is RuntimeError
-            before = len(lines)
-            assert proxy.state.in_flight == proxy.state.waiting == 0
-        told["at"] = None
-        first.script = second.script = (scripts.ok(),)
-        proxy.complaints.clear()
-        assert (await proxy.ask()).status == 200, "the only slot is usable"
-
-
-async def once(proxy: Watch, first: ScriptedBackend, body: bytes, queued: bool) -> int | None:
-    """One marked request, behind another on the only slot if `queued`: its status if it was whole."""
-    other: asyncio.Future[Any] | None = None
-    if queued:
-        seen = len(first.requests)
-        other = asyncio.ensure_future(proxy.ask(JS))
-        await first.until(lambda: len(first.requests) > seen)
-    async with await proxy.connect() as caller:
-        try:
-            answer = await asyncio.wait_for(caller.ask(post(body, headers={"x-mark": "1", "x-request-id": "marked"})), 5)
-            status = answer.status if answer.whole else None
-        except EOFError:
-            status = None
-    if other is not None:
-        await other
-    return status
-
-
 async def test_c11_a_backend_that_goes_on_for_nobody_costs_us_nothing() -> None:
     async def go_on(exchange: Any) -> None:
         for n in range(100):
@@ -290,9 +199,10 @@ async def test_c15_two_hundred_streams_whose_callers_are_killed_end_within_two_s
             assert proxy.outcomes() == {"client_gone": 200}
 
 
-async def test_c16_leaving_as_the_last_event_comes_is_one_ending_and_one_usage() -> None:
+@pytest.mark.parametrize("times", [100, pytest.param(1_000, marks=pytest.mark.soak)])
+async def test_c16_leaving_as_the_last_event_comes_is_one_ending_and_one_usage(times: int) -> None:
     async with ScriptedBackend() as backend, watched(one(backend), backend) as proxy:
-        for n in range(100):
+        for n in range(times):
             async with await proxy.connect() as caller:
                 await caller.send(post(JS))
                 await caller.head()
@@ -300,8 +210,10 @@ async def test_c16_leaving_as_the_last_event_comes_is_one_ending_and_one_usage()
                     if (b"[DONE]" if n % 2 else b'"usage"') in event:
                         break
         await proxy.at_rest()
-        await proxy.logged(100)
-        assert set(proxy.outcomes()) <= {"ok", "client_gone"} and sum(proxy.outcomes().values()) == 100
+        lines = await proxy.logged(times)
+        assert set(proxy.outcomes()) <= {"ok", "client_gone"} and sum(proxy.outcomes().values()) == times
+        assert {(line["tokens_source"], line["tokens_in"], line["tokens_out"]) for line in lines} == {("usage", 5, 3)}
+        assert await proxy.metric("fairlane_tokens_total", direction="output") == 3 * times
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages"])
@@ -313,16 +225,23 @@ async def test_c17_plain_success_gives_back_its_slot_on_every_route(path: str) -
             await eventually(lambda: proxy.state.in_flight == 0)
 
 
-async def test_c03_a_storm_of_mixed_endings_leaves_nothing_behind() -> None:
+NOTHING_LEFT = "queue_waiting|queue_oldest_seconds|queue_bytes|backend_streams|retries_in_flight"
+GAUGES_AT_REST = re.compile(rf"^(fairlane_(?:{NOTHING_LEFT})\b.*) (\S+)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("requests", [400, pytest.param(2_000, marks=pytest.mark.soak)])
+async def test_c03_a_storm_of_mixed_endings_leaves_nothing_behind(requests: int) -> None:
     async with ScriptedBackend(named=Storm.SCRIPTS) as backend:
         text = one(backend, cap=8, pool=", queue: {places: 400, max_wait: 20s}, timeouts: {idle: 300ms, first_token: 2s}")
         async with watched(text, backend) as proxy:
             storm = Storm(proxy.port, random.Random(7))
-            await storm.run(400, at_once=60)
+            await storm.run(requests, at_once=60)
             await proxy.at_rest()
             proxy.alive = False
             assert storm.problems == []
-            await proxy.metric("fairlane_requests_total")
+            _, text = await proxy.admin("/metrics")
+            gauges = dict(GAUGES_AT_REST.findall(text))
+            assert len(gauges) >= 7 and set(map(float, gauges.values())) == {0.0}, gauges
             await usable(proxy, backend, 8)
 
 

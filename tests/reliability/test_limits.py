@@ -230,8 +230,10 @@ async def test_l10_connections_from_one_address_are_limited_and_others_are_not()
             assert (await caller.ask(GET)).status == 200
         async with await proxy.connect() as surplus:
             assert await surplus.until_closed() in ("fin", "reset")
-        async with await RawClient.connect(proxy.port, timeout_s=5) as other:  # the same address
-            assert await other.until_closed() in ("fin", "reset")
+        async with await RawClient.connect(proxy.port, timeout_s=5, from_host="127.0.0.2") as other:
+            assert (await other.ask(GET)).status == 200, "another address is another's"
+            await eventually(lambda: proxy.fairlane.door.addresses["127.0.0.2"] == 1)
+        await eventually(lambda: "127.0.0.2" not in proxy.fairlane.door.addresses)
         callers.pop().close()
         await eventually(lambda: len(proxy.fairlane.door.connections) == 2)
         callers.append(await proxy.connect())

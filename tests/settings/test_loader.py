@@ -210,13 +210,43 @@ POOL = TWO_PLATFORMS + "pools: {chat: {primary: g, %s}}\n" + HEAD
         (POOL % "standby: [h, h]", "pools.chat.standby", "names the same one twice"),
         (POOL % "overflow: standby", "pools.chat.overflow", "needs a standby to send to"),
         (POOL % "queue: {places: 3, buffer: 10%}", "pools.chat.queue.buffer", 'cannot stand beside "places"; keep one of them'),
+        (POOL % "continue: x", "pools.chat.continue", "must be true or false"),
+        (POOL % "contine: true", "pools.chat.contine", 'is no key here; did you mean "continue"?'),
+        (
+            POOL % "continue: true, retries: {attempts: 1}",
+            "pools.chat.continue",
+            "needs retries.attempts of at least 2: the rest is one",
+        ),
+        (PLATFORM % "continues: true", "platforms.g.continues", "must be 'flags', 'prefill' or 'none'"),
+        (
+            (PLATFORM % "continues: none").replace("primary: g", "primary: g, continue: true"),
+            "pools.chat.continue",
+            "needs a platform that does: all of this pool say continues: none",
+        ),
+        (POOL % "hedge: {}", "pools.chat.hedge.after", "is required"),
+        (POOL % "hedge: {aftr: p95}", "pools.chat.hedge.aftr", 'is no key here; did you mean "after"?'),
+        *(
+            (
+                POOL % f"hedge: {{after: {wrong}}}",
+                "pools.chat.hedge.after",
+                "must be a percentile from p50 to p99, such as p95, or a duration, such as 800ms",
+            )
+            for wrong in ("p100", "p5", "95", "0s", "P95", "95%")
+        ),
+        (
+            POOL % "hedge: {after: p95}, retries: {attempts: 1}",
+            "pools.chat.hedge",
+            "needs retries.attempts of at least 2: the second attempt is one",
+        ),
+        (
+            POOL % "hedge: {after: p95}, retries: {after_send: false}",
+            "pools.chat.hedge",
+            "may pay for a generation twice, which retries.after_send: false forbids",
+        ),
         (POOL % "retries: {attempts: 0}", "pools.chat.retries.attempts", "must be at least 1"),
         (POOL % "demand: {rps: 0, generation_time: 8s}", "pools.chat.demand.rps", "must be more than zero"),
         (POOL % "model: 4", "pools.chat.model", "must be text; put it in quotes"),
-        *(
-            (POOL % f"{key}: x", f"pools.chat.{key}", "is not available yet")
-            for key in ("continue", "hedge", "yields", "preempt", "spill", "share")
-        ),
+        *((POOL % f"{key}: x", f"pools.chat.{key}", "is not available yet") for key in ("yields", "preempt", "spill", "share")),
     ],
 )
 def test_a_mistake_in_a_platform_or_pool(text: str, path: str, message: str) -> None:
@@ -240,7 +270,7 @@ platforms:
   g: {max_streams: 0, backends: ["x"]}
   g: {}
 pools:
-  a: {primary: h, hedge: 1}
+  a: {primary: h, spill: 1}
   b: {primary: g}
 """
     assert lines(text) == [
@@ -255,7 +285,7 @@ pools:
         "f:8:34: platforms.g.backends[0]: must be a URL that begins with http:// or https://",
         "f:9:3: platforms.g: is given twice; the first is on line 8",
         'f:11:16: pools.a.primary: names no platform of this file; there is "g"',
-        "f:11:19: pools.a.hedge: is not available yet",
+        "f:11:19: pools.a.spill: is not available yet",
     ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.settings.document import Substituted
-from proxy.settings.values import Address, Comparison, Url, address, comparison, duration, share, size, url
+from proxy.settings.values import Address, Comparison, Late, Url, address, comparison, duration, late, share, size, url
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,19 @@ def test_what_is_no_duration(value: Any) -> None:
 @given(st.integers(0, 99), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999))
 def test_durations_add_up(h: int, m: int, s: int, ms: int) -> None:
     assert duration(f"{h}h{m}m{s}s{ms}ms") * 1000 == ((h * 60 + m) * 60 + s) * 1000 + ms
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("p50", Late(50, None)), ("p95", Late(95, None)), ("p99", Late(99, None)), ("1s", Late(None, 1.0))]
+)
+def test_lateness(text: str, found: Late) -> None:
+    assert late(text) == found
+
+
+@pytest.mark.parametrize("value", ["p100", "p49", "p9", "p 95", "p95 ", "P95", 95, "95%", "0s", None, True, "p٩٥"])
+def test_what_is_no_lateness(value: Any) -> None:
+    with pytest.raises(ValueError, match="must be a percentile from p50 to p99"):
+        late(value)
 
 
 @pytest.mark.parametrize(("text", "count"), [("1B", 1), ("64KiB", 65536), ("8MiB", 8 << 20), ("1GiB", 1 << 30)])

@@ -59,12 +59,16 @@ class RawClient:
         self._left_of_body: int | None = None  # None: until close, -1: chunked
 
     @classmethod
-    async def connect(cls, port: int, host: str = "127.0.0.1", *, timeout_s: float = 10.0, rcvbuf_bytes: int | None = None) -> RawClient:
-        """Connects. A small `rcvbuf_bytes` (set before connecting) makes a slow reader felt. Raises OSError."""
+    async def connect(
+        cls, port: int, host: str = "127.0.0.1", *, timeout_s: float = 10.0, rcvbuf_bytes: int | None = None, from_host: str | None = None
+    ) -> RawClient:
+        """Connects. A small `rcvbuf_bytes` (set before connecting) makes a slow reader felt. `from_host`: our address. Raises OSError."""
         sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         sock.setblocking(False)
         if rcvbuf_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf_bytes)
+        if from_host is not None:
+            sock.bind((from_host, 0))
         try:
             async with asyncio.timeout(timeout_s):
                 await asyncio.get_running_loop().sock_connect(sock, (host, port))

@@ -56,6 +56,25 @@ def test_headers_lower_the_lane_and_name_the_traffic() -> None:
     assert explained(max_tokens=4000, headers=Headers(traffic="batch")).rule == 0
 
 
+def with_opt_ins(lane: str = "fast", **body: Any) -> Explanation:
+    text = FILE.replace(b"queue: {max_wait: 7s}", b"continue: true, hedge: {after: p95}")
+    content = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4000, "stream": True} | body
+    return explain(loads(text, {}).settings, json.dumps(content).encode(), "acme", Headers(lane=lane))
+
+
+def test_whether_it_would_be_hedged_and_continued_and_why_not() -> None:
+    found = with_opt_ins()
+    assert (found.hedged, found.continued, found.not_continued) == ("p95 of the first tokens before it", True, None)
+    assert "asked of an idle backend as well" in told(found) and "is continued by another backend" in told(found)
+    assert with_opt_ins(stream=False).not_continued == "it asks for no stream"
+    found = with_opt_ins(tools=[{"type": "function"}])
+    assert (found.hedged is not None, found.continued) == (True, False)
+    assert "is not continued: its field tools may make the answer more than plain text" in told(found)
+    found = explained(max_tokens=4000, stream=True)
+    assert (found.hedged, found.continued, found.not_continued) == (None, False, None)
+    assert "late" not in told(found) and "broken" not in told(found)
+
+
 @pytest.mark.parametrize(
     ("found", "refused", "status"),
     [

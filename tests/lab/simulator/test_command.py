@@ -133,7 +133,8 @@ def test_the_page_stands_alone_and_its_plots_are_well_formed(file: Path, tmp_pat
     assert not re.search(r"""(src|href)=|url\(|<script|https?://""", page)
     assert "fairlane simulate &lt;x&gt;" in page
     pictures = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(pictures) == 5
+    assert len(pictures) == 6
+    assert "In flight, by lane" in page and "Throughput" in page
     for picture in pictures:
         assert ElementTree.fromstring(picture).findall("polyline")
     assert "wait" in capsys.readouterr().out
