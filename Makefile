@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help run demo test bench compare soak storm flood outage fuzz lock lint types pytest format clean
+.PHONY: help run demo test bench micro memory compare soak storm flood outage fuzz lock lint types pytest format clean
 
 help:
 	@echo "make run     a real small model behind Fairlane, ready to be called; Ctrl-C ends it"
@@ -65,10 +65,17 @@ bench: $(VENV)/dev
 	FAIRLANE_CAPACITY=1 $(BIN)/python -m pytest -s -o faulthandler_timeout=900 tests/lab/test_bench_capacity.py tests/lab/simulator/test_speed.py tests/lab/test_bench_second_client.py
 
 # The figures of docs/performance.md. Peers that are not installed are left out: $(BIN)/python -m lab.compare setup
-bench: compare
+bench: micro memory compare
 
 ROUNDS ?= 3
 SECONDS ?= 5
+
+micro: $(VENV)/dev
+	$(BIN)/python -m pytest tests/perf -m perf -q --benchmark-json=$(VENV)/perf.json --benchmark-disable-gc --benchmark-quiet
+	$(BIN)/python -m tests.perf.ratios $(VENV)/perf.json
+
+memory: $(VENV)/dev
+	$(BIN)/python -m lab.compare memory --page docs/performance.md
 
 compare: $(VENV)/dev
 	$(BIN)/python -m lab.compare run --rounds $(ROUNDS) --seconds $(SECONDS) --page docs/performance.md

@@ -8,8 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lab.compare import install, page
+from lab.compare import install, memory, page
 from lab.compare.contestants import FIRST_PORT, PEERS, SUBJECT, contestants
+from lab.compare.processes import NotUp
 from lab.compare.result import Result
 from lab.compare.rounds import Asked, run
 from lab.compare.tools import NotInstalled
@@ -24,10 +25,10 @@ def main() -> int:
         if asked.verb == "setup":
             return install.setup()
         if asked.verb == "table":
-            page.write(asked.page, _kept(asked.json))
+            page.write(asked.page, page.COMPARISON, page.table(_kept(asked.json)))
             return 0
-        return _run(asked)
-    except NotInstalled as problem:
+        return _run(asked) if asked.verb == "run" else _memory(asked)
+    except (NotInstalled, NotUp) as problem:
         print(problem, file=sys.stderr)
         return 1
     except (OSError, ValueError) as problem:
@@ -47,8 +48,16 @@ def _run(asked: argparse.Namespace) -> int:
     if asked.json is not None:
         asked.json.write_text(json.dumps(result.as_json(), indent=1) + "\n")
     if asked.page is not None:
-        page.write(asked.page, result)
+        page.write(asked.page, page.COMPARISON, page.table(result))
     return 0 if all(SUBJECT in found for found in result.works.values()) else 1
+
+
+def _memory(asked: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory(prefix="fairlane-memory-") as folder:
+        held = memory.measure(memory.CASES, Path(folder), asked.first_port)
+    if asked.page is not None:
+        page.write(asked.page, page.MEMORY, memory.table(held))
+    return 0
 
 
 def _kept(file: Path) -> Result:
@@ -79,6 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     table = verbs.add_parser("table", help="write the table of a kept result")
     table.add_argument("json", type=Path, metavar="FILE")
     table.add_argument("page", type=Path, metavar="PAGE")
+    holds = verbs.add_parser("memory", help="what a live stream holds, and a waiting request")
+    holds.add_argument("--first-port", type=int, default=FIRST_PORT)
+    holds.add_argument("--page", type=Path, metavar="FILE", help="write the table between the markers of this page")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What does a run look like in docs/performance.md? A table between two markers; all around it is written by hand and stays."""
+"""What does a run look like in docs/performance.md? Tables between markers; all around them is written by hand and stays."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from lab.compare.contestants import SUBJECT
 from lab.compare.result import Result, Row
 from lab.compare.works import WORKS, Work
 
-BEGIN = "<!-- comparison: written by `make bench` -->"
-END = "<!-- end of the comparison -->"
+COMPARISON, MEMORY = "comparison", "memory"
 
 
-def write(page: Path, result: Result) -> None:
-    """Put the run's table into the page. ValueError: the markers are not there, once each and in order."""
-    text = page.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in after:
-        raise ValueError(f"{page}: the table goes between the lines {BEGIN} and {END}; write each once, in this order")
-    page.write_text(f"{before}{BEGIN}\n\n{table(result)}\n{END}{after}")
+def markers(part: str) -> tuple[str, str]:
+    """The lines around a part that is generated."""
+    return f"<!-- {part}: written by `make bench` -->", f"<!-- end of the {part} -->"
+
+
+def write(page: Path, part: str, table: str) -> None:
+    """Put a table into its part of the page. ValueError: the part's markers are not there, once each and in order."""
+    first, last = markers(part)
+    before, begin, rest = page.read_text().partition(first)
+    _, end, after = rest.partition(last)
+    if not begin or not end or first in rest or last in after:
+        raise ValueError(f"{page}: the table goes between the lines {first} and {last}; write each once, in this order")
+    page.write_text(f"{before}{first}\n\n{table}\n\n{last}{after}")
 
 
 def table(result: Result) -> str:
@@ -82,7 +86,7 @@ def _number(value: float | int | None) -> str:
 
 
 def _bound(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}"
+    return "" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 def _plural(word: str, count: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.compare import page, tools
+from lab.compare import memory, page, tools
 from lab.compare.bounds import verdicts
 from lab.compare.contestants import FIRST_PORT, PEERS, contestants
 from lab.compare.machine import Machine
@@ -20,6 +20,7 @@ from lab.compare.result import Result, rows
 from lab.compare.rounds import Asked, run
 from lab.compare.works import WORKS, Measured, lua, read_wrk
 
+FIRST, LAST = page.markers(page.COMPARISON)
 MACHINE = Machine(2, "a processor", "6.1", "CPython 3.11")
 WRK = """Running 5s test @ http://127.0.0.1:9410/v1/chat/completions
   Latency Distribution
@@ -97,34 +98,36 @@ def test_a_result_is_kept_whole() -> None:
 
 def test_the_table_goes_between_its_markers_and_the_prose_stays(tmp_path: Path) -> None:
     file = tmp_path / "performance.md"
-    file.write_text(f"# Before\n\n{page.BEGIN}\nold\n{page.END}\n\nafter\n")
-    page.write(file, result())
+    first, last = page.markers(page.COMPARISON)
+    file.write_text(f"# Before\n\n{first}\nold\n{last}\n\nafter\n")
+    page.write(file, page.COMPARISON, page.table(result()))
     once = file.read_text()
-    assert once.startswith(f"# Before\n\n{page.BEGIN}\n")
-    assert once.endswith(f"{page.END}\n\nafter\n")
+    assert once.startswith(f"# Before\n\n{first}\n")
+    assert once.endswith(f"{last}\n\nafter\n")
     assert "old" not in once
     assert "| plain | processor time, fairlane / nginx | 2.07 | 3 | 2 | yes |" in once
     assert "| stream | delay added to a chunk, p99, us | 900 | 800 |  | **no** |" in once
     assert "| nginx | 15.0 | 2.07 | 66,667 | 3.48 | 60.0 | 0 |" in once
     assert "2026-01-02, 2 cores of a processor, Linux 6.1, CPython 3.11. Medians of 3 rounds of 5 s." in once
     assert "envoy was left out: not installed; do so." in once
-    page.write(file, result())
+    page.write(file, page.COMPARISON, page.table(result()))
     assert file.read_text() == once
 
 
-@pytest.mark.parametrize("text", ["no markers", f"{page.END}\n{page.BEGIN}\n", f"{page.BEGIN}\n{page.BEGIN}\n{page.END}\n"])
+@pytest.mark.parametrize("text", ["no markers", f"{LAST}\n{FIRST}\n", f"{FIRST}\n{FIRST}\n{LAST}\n"])
 def test_a_page_without_its_markers_is_left_alone(tmp_path: Path, text: str) -> None:
     file = tmp_path / "performance.md"
     file.write_text(text)
     with pytest.raises(ValueError, match="goes between"):
-        page.write(file, result())
+        page.write(file, page.COMPARISON, "a table")
     assert file.read_text() == text
 
 
 def test_the_page_of_this_project_has_its_markers(tmp_path: Path) -> None:
     file = tmp_path / "performance.md"
     file.write_text((Path(__file__).resolve().parents[2] / "docs" / "performance.md").read_text())
-    page.write(file, result())
+    for part in (page.COMPARISON, page.MEMORY):
+        page.write(file, part, "a table")
 
 
 def test_what_wrk_prints_is_read() -> None:
@@ -179,3 +182,13 @@ def test_a_port_in_use_is_named_instead_of_measured(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         with pytest.raises(OSError, match=f"port {port}, for the engine"), tools.engine(tmp_path, port, 0, 0):
             pass
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (apt-get install gcc)")
+def test_what_waits_and_what_streams_is_weighed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "SECONDS", 2)
+    monkeypatch.setattr(memory, "LOOK_AFTER_S", 1.5)
+    prompt = memory.Case("a waiting request", waits=True, prompt_bytes=32_768)
+    (held,) = memory.measure([prompt], tmp_path, free_ports(), count=50, say=lambda _: None)
+    assert 32 < held.allocated_kib < 64  # the prompt, once
+    assert "| a waiting request | " in memory.table([held], 50)
