@@ -53,6 +53,7 @@ class Relay:
         "done",
         "error_relayed",
         "last_at",
+        "length_bytes",
         "outcome",
         "why",
     )
@@ -71,7 +72,9 @@ class Relay:
         self._attempt = attempt
         self._connection = attempt.connection
         self._watcher: StreamWatcher | None = attempt.watcher if attempt.watching else None
-        self.chunked = attempt.length_bytes is None and exchange.head.version == "1.1"
+        # A stream may be cut, continued, or end in an event of ours: whatever length its backend promised is none for the caller.
+        self.length_bytes = None if self._watcher is not None else attempt.length_bytes
+        self.chunked = self.length_bytes is None and exchange.head.version == "1.1"
         self._write = exchange.write
         self._idle_s = idle_s if self._watcher is not None else clock.NEVER
         self._total_at = total_at

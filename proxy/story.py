@@ -369,7 +369,7 @@ class Story:
         relay = self.relay = kind(self.exchange, attempt, idle_s=idle_s, total_at=total_at, itl=itl, usage=usage)
         record.status = attempt.status
         head = answer_head(self.edition, record, attempt, self.reading)
-        relay.start(head + framing(self.exchange, attempt.length_bytes, chunked=relay.chunked))
+        relay.start(head + framing(self.exchange, relay.length_bytes, chunked=relay.chunked))
         self.service.relay_overhead(clock.now() - attempt.token_at)
         return relay
 

@@ -24,6 +24,7 @@ NEVER = float("inf")
 KEEP_S = 4.0  # engines (uvicorn) close idle connections at 5 s
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 256
+AT_ONCE_S = 0.2  # an end so soon after an answer was on its way before we could know of it
 KNOWN_BYTES = 16 * 1024  # an answer's head is learnt from a first read of at most this
 INFORMATIONAL = 16  # 1xx answers before the real one
 
@@ -63,6 +64,7 @@ class BackendConnection(asyncio.Protocol):
     """One connection to a backend."""
 
     __slots__ = (
+        "_after_chunks",
         "_answer",
         "_between",
         "_ended",
@@ -98,6 +100,7 @@ class BackendConnection(asyncio.Protocol):
         self._head: AnswerHead | None = None  # once it is complete
         self._first = b""  # the first read of the present answer, from which its head may be learnt
         self._between = False  # the parser stands between two chunks, and nothing of the next has come
+        self._after_chunks = False  # its latest answer came in chunks
         self._informational = 0
         self._pieces: list[bytes] = []
         self._ended = False
@@ -186,6 +189,8 @@ class BackendConnection(asyncio.Protocol):
         answer, self._answer = self._answer, None
         unread = self._unread or isinstance(exc, BrokenPipeError)  # it had closed, and what we still wrote found nobody
         self._parser = None
+        if self._after_chunks and (answer is None or self._untouched) and self.kept.since(self) < AT_ONCE_S:
+            self.kept.ends_after_chunks = unread = True
         if answer is None:
             return
         head = self._head
@@ -251,10 +256,13 @@ class BackendConnection(asyncio.Protocol):
     def _finish(self, answer: Answer) -> None:
         self._answer = None
         self._old = True
-        if self._head is not None:
-            if not self._to_close and self._head.status == 200 and self._head.content_length is not None:
-                self.kept.known = KnownHead.learn(self._first, self._head) or self.kept.known
+        head = self._head
+        self._after_chunks = head is not None and head.chunked
+        if head is not None:
+            if not self._to_close and head.status == 200 and head.content_length is not None:
+                self.kept.known = KnownHead.learn(self._first, head) or self.kept.known
             self._head, self._first = None, b""
+            self._to_close = self._to_close or (head.chunked and self.kept.ends_after_chunks)
         self._ended = self._between = False
         self._informational = self._head_bytes = 0
         self.resume()
@@ -282,6 +290,7 @@ class KeptConnections:
         self._idle: deque[BackendConnection] = deque()  # the oldest first
         self._closed = False
         self.known: KnownHead[AnswerHead] | None = None  # how its latest answer began
+        self.ends_after_chunks = False  # it closes after each stream and does not say so (llama.cpp): none is used again after one
         self.deadline_at = NEVER  # of the oldest idle one
 
     def take(self) -> BackendConnection | None:
@@ -321,6 +330,10 @@ class KeptConnections:
         self._idle.append(connection)
         if self.deadline_at == NEVER:
             self.deadline_at = connection.idle_until
+
+    def since(self, connection: BackendConnection) -> float:
+        """Seconds since its latest answer ended."""
+        return self._loop.time() - (connection.idle_until - KEEP_S)
 
     def forget(self, connection: BackendConnection) -> None:
         """It has closed."""

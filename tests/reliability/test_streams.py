@@ -333,3 +333,33 @@ async def test_s19_many_streams_at_once_are_each_complete_and_none_mixed() -> No
         answers = await asyncio.gather(*(proxy.ask(JS, x_mark=f"m{n}") for n in range(150)))
         for n, answer in enumerate(answers):
             assert answer.body == b"".join(ev(f"m{n}-{k} ") for k in range(20)) + TAIL
+
+
+@pytest.mark.parametrize("end", [scripts.fin(), scripts.rst()])
+@pytest.mark.parametrize(
+    ("said", "missing", "whole"),
+    [
+        (ev("a") + ev("b") + TAIL, 0, True),
+        (ev("a") + ev("b") + TAIL, 9, True),  # all was said, and less came than was promised
+        (ev("a") + ev("b"), 40, False),
+        (ev("a") + ev("half an event")[:-9], 100, False),
+    ],
+)
+async def test_s07_a_length_that_a_stream_was_promised_is_not_the_callers(said: bytes, missing: int, whole: bool, end: Step) -> None:
+    async with ScriptedBackend() as backend, watched(one(backend), backend) as proxy:
+        length = b"Content-Length: %d\r\n" % (len(said) + missing)
+        backend.then(scripts.head(length), scripts.raw(said), *((end,) if missing else ()))
+        backend.then(scripts.ok())
+        async with await proxy.connect() as caller:
+            await caller.send(post(JS))
+            answer = await caller.response()
+            assert answer.header("content-length") is None and answer.header("transfer-encoding") == "chunked"
+            assert answer.body.startswith(said) and answer.whole is whole
+            if whole:
+                assert answer.body == said
+                await caller.send(post(JS))  # and what comes next is the next answer
+                again = await caller.response()
+                assert again.status == 200 and again.body.startswith(b"data: ") and again.whole
+            else:
+                assert b'"error"' in answer.body[len(said) :] and b"[DONE]" not in answer.body
+                await caller.until_closed()

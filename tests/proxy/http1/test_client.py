@@ -134,3 +134,58 @@ def test_f14_a_new_connection_is_never_replaced(loop: object) -> None:
             assert await lost(connection) is BackendFault.RESET
 
     run(loop, story())
+
+
+STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_backend_that_closes_after_streams_is_learnt_at_the_first_and_not_used_again_after_one(read: bool) -> None:
+    async def run() -> None:
+        async with kept() as (connections, connection, backend):
+            told = Told()
+            connection.send(told, HEAD, b"{}")
+            assert backend.recv(65536).endswith(b"{}")
+            backend.sendall(STREAM)
+            assert await told.over == "answered"
+            assert not connections.ends_after_chunks and connections.take() is connection
+            told = Told()
+            connection.send(told, HEAD, b"{}")  # at that moment its end is on its way
+            if read:
+                backend.recv(65536)
+            backend.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            backend.close()
+            assert await told.over is BackendFault.STALE
+            assert connections.ends_after_chunks
+        async with kept() as (connections, connection, backend):
+            connections.ends_after_chunks = True
+            told = Told()
+            connection.send(told, HEAD, b"{}")
+            assert backend.recv(65536).endswith(b"{}")
+            backend.sendall(STREAM)
+            assert await told.over == "answered"
+            assert connections.take() is None
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+def test_an_idle_connection_that_closes_after_a_stream_is_learnt_from_and_one_that_closes_later_is_not() -> None:
+    async def run() -> None:
+        for late in (False, True):
+            async with kept() as (connections, connection, backend):
+                told = Told()
+                connection.send(told, HEAD, b"{}")
+                backend.recv(65536)
+                backend.sendall(STREAM)
+                assert await told.over == "answered"
+                if late:
+                    connection.idle_until -= 1.0  # as if it had rested for a second
+                backend.close()
+                while not connection.transport.is_closing():
+                    await asyncio.sleep(0)
+                await asyncio.sleep(0.01)
+                assert connections.ends_after_chunks is not late
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
