@@ -116,6 +116,17 @@ def warnings(settings: Settings) -> Iterator[Finding]:
     yield from _same_url_twice(settings)
     yield from _idle_parts(settings)
     yield from _unasked_models(settings)
+    yield from _nobody_beside(settings)
+
+
+def _nobody_beside(settings: Settings) -> Iterator[Finding]:
+    """Options that need a second backend, where there is one."""
+    for name, pool in settings.pools.items():
+        if sum(len(settings.platforms[platform].backends) for platform in pool.platforms) > 1:
+            continue
+        for key, wanted in (("hedge", pool.hedge), ("continue", pool.continues)):
+            if wanted:
+                yield (("pools", name, key), "can do nothing: this pool has one backend, and it takes another; add one, or leave this out")
 
 
 def _caps_below_demand(settings: Settings) -> Iterator[Finding]:

@@ -135,6 +135,12 @@ def test_caps_below_demand_are_a_warning(rps: str, warned: bool) -> None:
             "models: [qwen-t]",
             'f:3:66: keys[0].models[0]: warning: is a model that nothing in this file names; did you mean "qwen-s"?',
         ),
+        (
+            "generation_time: 8s}}",
+            "generation_time: 8s}, continue: true}",
+            "f:10:74: pools.large.continue: warning: can do nothing: this pool has one backend, and it takes another; "
+            "add one, or leave this out",
+        ),
     ],
 )
 def test_what_is_doubtful_is_a_warning(before: str, after: str, line: str) -> None:
