@@ -129,13 +129,6 @@ class Load:
         Counted over the last 30 s. After a quiet time that is the demand of then and not what the pool can do, hence at least
         what Little's law says of the streams that run: in flight / W.
         """
-        returned, held, lately = self._returned, self._held_s, self._returned_lately
-        if now >= returned._ends_at:
-            returned._turn(now)
-            held._turn(now)  # of the same span, begun at the same time
-        if now >= lately._ends_at:
-            lately._turn(now)
-        covered_s = min(now - lately._began_at, lately._span_s - (lately._ends_at - now))
-        counted_rps = (lately._past + lately._recent) / covered_s if covered_s > 0 else 0.0
-        count, held_s = returned._past + returned._recent, held._past + held._recent
-        return max(counted_rps, in_flight / (held_s / count)) if count and held_s else counted_rps
+        generation_s = self.generation_s(now)
+        lately_rps = self._returned_lately.rate(now)
+        return max(lately_rps, in_flight / generation_s) if generation_s else lately_rps

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from proxy.edition import Edition
 from proxy.http1.exchange import Exchange
-from proxy.intake import Admitted, Reading, Reception, Refused
+from proxy.intake import Admitted, Reading, Refused
 
 LARGE_BYTES = 1024 * 1024  # below this, handing over costs more than it spares
 
@@ -19,21 +20,21 @@ LARGE_BYTES = 1024 * 1024  # below this, handing over costs more than it spares
 class Job:
     """One body being read, or waiting for its turn. Cancelled when its caller leaves."""
 
-    __slots__ = ("admitted", "exchange", "left", "reading", "received_at", "reception", "request_id")
+    __slots__ = ("admitted", "edition", "exchange", "left", "reading", "received_at", "request_id")
 
     reading: Reading | Refused
 
-    def __init__(self, exchange: Exchange, received_at: float, request_id: str, reception: Reception, admitted: Admitted) -> None:
+    def __init__(self, exchange: Exchange, received_at: float, request_id: str, edition: Edition, admitted: Admitted) -> None:
         self.exchange = exchange
         self.received_at = received_at
         self.request_id = request_id
-        self.reception = reception
+        self.edition = edition
         self.admitted = admitted
         self.left = False
 
     def read(self) -> None:
         """In the thread."""
-        self.reading = self.reception.read(self.exchange.body, self.admitted, self.request_id)
+        self.reading = self.edition.reception.read(self.exchange.body, self.admitted, self.request_id)
 
     def cancel(self) -> None:
         """Nobody waits for it any more; its turn passes all the same."""

@@ -55,16 +55,11 @@ class _WholeEvents(Relay):
 
     def _break_or_follow(self) -> None:
         """The stream broke with what was held, or goes on."""
-        attempt = self._attempt
         assert self._watcher is not None
         if self._watcher.error is not None:
             self._finish(Outcome.TRUNCATED)
-        elif attempt.ended:
-            self.end()
-        elif attempt.fault is not None:
-            self.lost(attempt.fault)
-        elif self._connection is not None:
-            self._connection.hand_over(self)
+        else:
+            self._follow()
 
     def _told(self, events: bytes) -> bytes:
         """These events, as the caller gets them."""

@@ -110,7 +110,13 @@ class Relay:
         if broken:
             self.error_relayed = True
             self._finish(Outcome.TRUNCATED)
-        elif attempt.ended:
+        else:
+            self._follow()
+
+    def _follow(self) -> None:
+        """What comes behind what was held: perhaps it has come already."""
+        attempt = self._attempt
+        if attempt.ended:
             self.end()
         elif attempt.fault is not None:
             self.lost(attempt.fault)

@@ -21,7 +21,7 @@ from proxy.errors import response as failure_response
 from proxy.http1 import heads
 from proxy.http1.exchange import Exchange
 from proxy.http1.faults import CallerFault
-from proxy.intake import Admitted, Refused, new_request_id
+from proxy.intake import Admitted, Reading, Refused, new_request_id
 from proxy.large_bodies import LARGE_BYTES, Job, LargeBodies
 from proxy.late_probes import LateProbes
 from proxy.story import Story
@@ -116,27 +116,28 @@ class Service:
         exchange.context = (edition, admitted)
         return True
 
-    def begin(self, exchange: Exchange, job: Job | None = None) -> None:
-        """The request is complete: read it, if `job` has not done so elsewhere, and let its story be told."""
+    def begin(self, exchange: Exchange) -> None:
+        """The request is complete: read it, and let its story be told. A large one is read elsewhere first."""
         if exchange.context is None:
             self._answer_health(exchange)
             return
         edition: Edition
         admitted: Admitted
         edition, admitted = exchange.context
-        identity, head = admitted.identity, exchange.head
-        if job is not None:
-            received_at, request_id, reading = job.received_at, job.request_id, job.reading
+        received_at = clock.now()
+        request_id = admitted.request_id or new_request_id()
+        if admitted.endpoint.kind is _CATALOGUE:
+            self._answer_catalogue(exchange, edition, admitted, request_id)
+        elif len(exchange.body) > LARGE_BYTES:
+            self._large.put(Job(exchange, received_at, request_id, edition, admitted))
         else:
-            received_at = clock.now()
-            request_id = admitted.request_id or new_request_id()
-            if admitted.endpoint.kind is _CATALOGUE:
-                self._answer_catalogue(exchange, edition, admitted, request_id)
-                return
-            if len(exchange.body) > LARGE_BYTES:
-                self._large.put(Job(exchange, received_at, request_id, edition.reception, admitted))
-                return
             reading = edition.reception.read(exchange.body, admitted, request_id)
+            self._begin_story(exchange, edition, admitted, request_id, received_at, reading)
+
+    def _begin_story(
+        self, exchange: Exchange, edition: Edition, admitted: Admitted, request_id: str, received_at: float, reading: Reading | Refused
+    ) -> None:
+        identity, head = admitted.identity, exchange.head
         if isinstance(reading, Refused):
             record = self._record(exchange)
             record.id, record.tenant = request_id, identity.name
@@ -162,14 +163,14 @@ class Service:
         self._intake_overhead(clock.now() - received_at)
         story = Story(self, edition, exchange, identity, reading, record)
         if self.traces is not None:
-            story.trace = self.traces.begin(record, exchange.head.headers)
+            story.trace = self.traces.begin(record, head.headers)
         exchange.task = story
         self.stories[story] = None
         story.task = self.loop.create_task(story.tell())
 
     def _large_body_read(self, job: Job) -> None:
         if not job.left:
-            self.begin(job.exchange, job)
+            self._begin_story(job.exchange, job.edition, job.admitted, job.request_id, job.received_at, job.reading)
         else:  # the request was complete, so that it counts
             record = self._record(job.exchange)
             record.received_at, record.id, record.tenant = job.received_at, job.request_id, job.admitted.identity.name

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lab.compare.contestants import KEY, Contestant
+from lab.ports import why_taken
 
 _UP_WITHIN_S = 20.0
 _SLOW_STARTERS = {"litellm": 60.0}
@@ -70,12 +70,9 @@ def rss_kib(pids: Sequence[int]) -> int:
 
 def require_free(port: int, whose: str) -> None:
     """OSError: something listens there, and would be measured instead."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as problem:
-            raise OSError(f"port {port}, for {whose}: {problem.strerror}; end what uses it, or choose another --first-port") from None
+    why = why_taken(port)
+    if why is not None:
+        raise OSError(f"port {port}, for {whose}: {why}; end what uses it, or choose another --first-port")
 
 
 @contextmanager

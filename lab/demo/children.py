@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 
 import aiohttp
+
+from lab.ports import why_taken
 
 END_WITHIN_S = 10.0  # from SIGTERM to SIGKILL
 ASK_EVERY_S = 0.1
@@ -102,12 +103,9 @@ async def ready(child: Child, url: str, within_s: float) -> None:
 
 def require_free(port: int, what: str, remedy: str) -> None:
     """Raises DemoProblem if something already listens on 127.0.0.1:`port`."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as problem:
-            raise DemoProblem(f"port {port}, for {what}: {problem.strerror}. Stop what uses it, or choose another: {remedy}") from None
+    why = why_taken(port)
+    if why is not None:
+        raise DemoProblem(f"port {port}, for {what}: {why}. Stop what uses it, or choose another: {remedy}")
 
 
 async def _end(child: Child) -> None:

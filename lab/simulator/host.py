@@ -141,16 +141,7 @@ class Host:
             return
         service_s = passage.caller.service_s * station.factor
         if self._ttft is None:
-            passage.first_at = now
-            if passage.counted:
-                lane = passage.lane
-                lane.waits.append(passage.waited_s)
-                lane.ttfts.append(now - passage.arrived_at)
-                if self._sampled:
-                    lane.dispatched_at.append(now)
-            if (settled := self._tell_first_token(lease, now)) or lease.probe:
-                self.settle(settled, now)
-                self.note(now)
+            self._first_token_came(passage, lease, now)
         else:
             ttft_s = self._ttft() * station.factor
             service_s = max(service_s, ttft_s)
@@ -177,6 +168,9 @@ class Host:
         """It has come."""
         if not lease.live or passage.stuck is lease:
             return
+        self._first_token_came(passage, lease, now)
+
+    def _first_token_came(self, passage: Passage, lease: Lease, now: float) -> None:
         passage.first_at = now
         if passage.counted:
             lane = passage.lane

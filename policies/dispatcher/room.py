@@ -221,16 +221,9 @@ class Room:
             return None
         if lane.index == 0:
             return estimate_s(place, drain_rps)  # nobody goes before it: all of it is its own
-        total = higher = 0.0
-        left = lane.index
-        for window in self._dispatched:
-            if now >= window._ends_at:
-                window._turn(now)
-            total += window._past + window._recent
-            left -= 1
-            if left == 0:
-                higher = total
-        share = effective_share(lane.share_ratio, higher / total) if total else 1.0
+        counts = [window.total(now) for window in self._dispatched]
+        total = sum(counts)
+        share = effective_share(lane.share_ratio, sum(counts[: lane.index]) / total) if total else 1.0
         return estimate_s(place, drain_rps * share)
 
     def hint_s(self, lane: Lane, now: float) -> float:

@@ -6,14 +6,13 @@ here, with everything `Connection` names; the backend's cookies and what only we
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from proxy.http1.framing import DIGITS
 from proxy.http1.heads import HOP_BY_HOP, nominated, status_line
 
 Fields = Sequence[tuple[bytes, bytes]]
 
-_DIGITS = re.compile(rb"[0-9]{1,18}")
 _DROPPED_NAMES = HOP_BY_HOP | {b"set-cookie", b"set-cookie2", b"x-request-id", b"server-timing"}
 _MEMO_MAX = 4096
 
@@ -55,7 +54,7 @@ class AnswerHead:
         for name, value in fields:
             meaning = _meanings.get(name) or _learn(name)
             if meaning == _LENGTH:
-                if head.content_length is not None or not _DIGITS.fullmatch(value):
+                if head.content_length is not None or not DIGITS.fullmatch(value):
                     return None
                 head.content_length = int(value)
                 continue

@@ -7,10 +7,7 @@ caller's is. Nothing is decompressed, followed or retried here; what went wrong 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import ssl
-import sys
-import termios
 from collections import deque
 from typing import Any, Protocol
 
@@ -19,6 +16,7 @@ import httptools
 from proxy.http1.answer_head import AnswerHead
 from proxy.http1.faults import BackendFault, ConnectFailed
 from proxy.http1.known_head import KnownHead
+from proxy.http1.unacknowledged import unacknowledged_bytes
 
 NEVER = float("inf")
 KEEP_S = 4.0  # engines (uvicorn) close idle connections at 5 s
@@ -181,7 +179,9 @@ class BackendConnection(asyncio.Protocol):
             self._fail(BackendFault.PROTOCOL)
 
     def eof_received(self) -> bool:
-        self._unread = self._answer is not None and self._untouched and _unacknowledged(self.transport)
+        # An end acknowledges what came before it. So if something is still unacknowledged then, the request was not complete when the
+        # backend closed, and nobody can have acted on it. A reset proves nothing: acknowledgements are delayed, and it may overtake one.
+        self._unread = self._answer is not None and self._untouched and unacknowledged_bytes(self.transport) > 0
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -356,19 +356,6 @@ class KeptConnections:
         for connection in self._idle:
             connection.transport.close()
         self._idle.clear()
-
-
-def _unacknowledged(transport: asyncio.Transport) -> bool:
-    """Has the backend's kernel not taken in all that we sent? Asked when the backend's end has come.
-
-    An end acknowledges what came before it. So if something is still unacknowledged then, the request was not complete when the backend
-    closed, and nobody can have acted on it. A reset proves nothing: acknowledgements are delayed, and it may overtake one.
-    """
-    sock = transport.get_extra_info("socket")
-    try:
-        return sock is not None and int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder) > 0
-    except OSError:
-        return False
 
 
 class _Excess(Exception):

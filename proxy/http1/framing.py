@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from proxy.http1.faults import CallerFault
 
-_DIGITS = re.compile(rb"[0-9]{1,18}")
+DIGITS = re.compile(rb"[0-9]{1,18}")
 _TARGET = re.compile(rb"/[\x21\x22\x24-\x7e]*")
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _CREDENTIALS = (b"authorization", b"x-api-key", b"api-key")
@@ -82,7 +82,7 @@ def head_of(method: bytes, target: bytes, version: str, fields: list[tuple[bytes
         raise MalformedHead(CallerFault.MALFORMED, "host")
     length = named.get(b"content-length")
     if length is not None:
-        if not _DIGITS.fullmatch(length):
+        if not DIGITS.fullmatch(length):
             raise MalformedHead(CallerFault.MALFORMED, "content-length")
         head.content_length = int(length)
     coding = named.get(b"transfer-encoding")

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import fcntl
-import sys
-import termios
 from collections import Counter
 from typing import Any, NoReturn
 
@@ -21,6 +18,7 @@ from proxy.http1.exchange import Exchange, Limits, Service
 from proxy.http1.faults import CallerFault
 from proxy.http1.framing import Head, MalformedHead, head_of
 from proxy.http1.known_head import KnownHead
+from proxy.http1.unacknowledged import unacknowledged_bytes
 
 NEVER = float("inf")
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -232,13 +230,7 @@ class Connection(asyncio.Protocol):
 
     def _untaken_bytes(self) -> int:
         """What the caller has not taken yet: ours, and what the kernel holds. Its megabytes would hide for minutes who reads slowly."""
-        held_bytes = self.transport.get_write_buffer_size()
-        sock = self.transport.get_extra_info("socket")
-        try:
-            queued = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)) if sock is not None else bytes(4)
-        except OSError:
-            return held_bytes
-        return held_bytes + int.from_bytes(queued, sys.byteorder)
+        return self.transport.get_write_buffer_size() + unacknowledged_bytes(self.transport)
 
     @property
     def reading(self) -> Exchange | None:
