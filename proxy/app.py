@@ -23,6 +23,7 @@ from proxy.admin import AdminPort, ReloadResult
 from proxy.clock import Deadlines
 from proxy.dispatch import Lobby
 from proxy.edition import Edition
+from proxy.http1.outbox import Outbox
 from proxy.http1.server import Door
 from proxy.levers import Levers
 from proxy.prober import Prober
@@ -102,11 +103,12 @@ class Fairlane:
         self._deadlines.observe_lag = self.telemetry.swept
         dispatcher = wiring.dispatcher(settings, clock.now(), seed=int.from_bytes(os.urandom(8), "big"))
         self.lobby = Lobby(dispatcher, loop, self._note)
-        edition = wiring.edition(settings, loop, self._tokens)
+        self._outbox = Outbox(loop)
+        edition = wiring.edition(settings, loop, self._outbox, self._tokens)
         self.service = Service(
             loop, self._deadlines, self.lobby, self.telemetry, self._tokens, self._log, edition, self._ready, self._recorder
         )
-        self.door = Door(self.service, edition.limits, loop, self._deadlines)
+        self.door = Door(self.service, edition.limits, loop, self._deadlines, self._outbox)
         self._levers = Levers(self.lobby, self.service, self._log, loop)
         self._prober = Prober(self._probed)
         self._smokes = SmokeRounds(self.lobby, self.service.backend, self._in_service, self._smoked, int.from_bytes(os.urandom(8), "big"))
@@ -226,7 +228,7 @@ class Fairlane:
             try:
                 loaded = await asyncio.to_thread(load, self.path, self._environ)
                 problems: Sequence[str] = self._unchangeable(loaded.settings)
-                edition = wiring.edition(loaded.settings, self._loop, self._tokens, self.service.edition)
+                edition = wiring.edition(loaded.settings, self._loop, self._outbox, self._tokens, self.service.edition)
                 tls = _server_tls(loaded.settings)
                 traced = self.settings.server.traces == loaded.settings.server.traces
                 traces = self.service.traces if traced or problems else await asyncio.to_thread(self._traces, loaded.settings)

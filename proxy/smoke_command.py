@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxy import wiring
+from proxy.http1.outbox import Outbox
 from proxy.settings.loader import load
 from proxy.settings.problems import SettingsError, did_you_mean
 from proxy.settings.root import Settings
@@ -59,7 +60,8 @@ def run(path: str, platform: str | None, as_json: bool = False) -> int:
 async def _ask_all(settings: Settings, platform: str | None, *, quiet: bool) -> Sequence[Row]:
     """One backend after another, all models of one at a time; a line each as soon as it is known."""
     tests = [asks for asks in wiring.smoke_tests(settings).values() if platform in (None, asks.platform)]
-    backends = wiring.backends(settings, asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    backends = wiring.backends(settings, loop, Outbox(loop))
     rows: list[Row] = []
     try:
         for asks in tests:

@@ -16,6 +16,7 @@ from proxy.endpoints import Api
 from proxy.http1.client import KeptConnections
 from proxy.http1.exchange import Limits
 from proxy.http1.heads import UpstreamHeads
+from proxy.http1.outbox import Outbox
 from proxy.identity import Identities, Identity
 from proxy.intake import Reception
 from proxy.prober import Probe
@@ -41,7 +42,9 @@ def token_estimate() -> TokenEstimate:
     return TokenEstimate()
 
 
-def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEstimate, before: Edition | None = None) -> Edition:
+def edition(
+    settings: Settings, loop: asyncio.AbstractEventLoop, outbox: Outbox, tokens: TokenEstimate, before: Edition | None = None
+) -> Edition:
     """The file as the server runs it. Backends that did not change keep their connections `before`."""
     router = translation.router(settings)
     return Edition(
@@ -49,7 +52,7 @@ def edition(settings: Settings, loop: asyncio.AbstractEventLoop, tokens: TokenEs
         reception=reception(settings, router, tokens),
         router=router,
         pools={name: _pool(name, pool, settings.lanes) for name, pool in settings.pools.items()},
-        backends=backends(settings, loop, before),
+        backends=backends(settings, loop, outbox, before),
         limits=Limits(
             body_bytes=settings.server.max_body_bytes,
             connections=_caller_connections(),
@@ -160,7 +163,7 @@ def _identity(name: str, caller: of_keys.Caller, lanes: list[str]) -> Identity:
     return Identity(name, lanes.index(caller.lane), caller.traffic, pools, caller.models)
 
 
-def backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Edition | None = None) -> Mapping[str, Backend]:
+def backends(settings: Settings, loop: asyncio.AbstractEventLoop, outbox: Outbox, before: Edition | None = None) -> Mapping[str, Backend]:
     """Every backend of the file, by name. Those that did not change keep their connections `before`."""
     built = {}
     for platform_name, platform in settings.platforms.items():
@@ -171,7 +174,8 @@ def backends(settings: Settings, loop: asyncio.AbstractEventLoop, before: Editio
             if old is not None and old.address == address and tls is None:
                 connections = old.connections
             else:
-                connections = KeptConnections(backend.url.host, backend.url.port, tls if backend.url.scheme == "https" else None, loop)
+                secured = tls if backend.url.scheme == "https" else None
+                connections = KeptConnections(backend.url.host, backend.url.port, secured, loop, outbox)
             built[name] = Backend(
                 name,
                 platform_name,

@@ -16,6 +16,7 @@ import httptools
 from proxy.http1.answer_head import AnswerHead
 from proxy.http1.faults import BackendFault, ConnectFailed
 from proxy.http1.known_head import KnownHead
+from proxy.http1.outbox import Outbox
 from proxy.http1.unacknowledged import unacknowledged_bytes
 
 NEVER = float("inf")
@@ -110,7 +111,13 @@ class BackendConnection(asyncio.Protocol):
         self._answer = answer
         self._untouched = True
         self._between = False
-        if len(body) < 16384:
+        self.kept.outbox.send(self, head, body)
+
+    def transmit(self, head: bytes, body: bytes) -> None:
+        """Write the request, at its turn in the outbox."""
+        if self.transport.is_closing():
+            self._unread = True  # nothing of it was sent
+        elif len(body) < 16384:
             self.transport.write(head + body)
         else:
             self.transport.writelines((head, body))
@@ -181,6 +188,7 @@ class BackendConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         # An end acknowledges what came before it. So if something is still unacknowledged then, the request was not complete when the
         # backend closed, and nobody can have acted on it. A reset proves nothing: acknowledgements are delayed, and it may overtake one.
+        # What is still in the outbox then is not sent any more, which `transmit` notes.
         self._unread = self._answer is not None and self._untouched and unacknowledged_bytes(self.transport) > 0
         return False
 
@@ -282,7 +290,10 @@ class BackendConnection(asyncio.Protocol):
 class KeptConnections:
     """The connections to one backend: the one used last is taken first."""
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, host: str, port: int, tls: ssl.SSLContext | None, loop: asyncio.AbstractEventLoop, outbox: Outbox | None = None
+    ) -> None:
+        self.outbox = outbox or Outbox(loop)
         self._host = host
         self._port = port
         self._tls = tls

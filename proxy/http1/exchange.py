@@ -65,12 +65,14 @@ class Line(Protocol):
     """The connection of an exchange."""
 
     transport: asyncio.Transport
+    write: Callable[[bytes], None]
     current: Exchange | None
     peer: str
 
     @property
     def reading(self) -> Exchange | None: ...
     def ended(self, exchange: Exchange) -> None: ...
+    def abort(self) -> None: ...
 
 
 class Exchange:
@@ -89,7 +91,7 @@ class Exchange:
         self.valve: Valve | None = None
         self.started = False  # bytes of an answer have gone out
         self.stalled = False  # the caller stopped reading, and was given up
-        self.write: Callable[[bytes], None] = connection.transport.write
+        self.write: Callable[[bytes], None] = connection.write
 
     @property
     def peer(self) -> str:
@@ -131,9 +133,9 @@ class Exchange:
         self.connection.ended(self)
 
     def abort(self) -> None:
-        """Close now; what was not yet sent is lost."""
+        """Close now; what the caller has not taken is lost."""
         self.leave()
-        self.connection.transport.abort()
+        self.connection.abort()
 
     def leave(self) -> None:
         """Nobody is there any more: what is still written goes nowhere. (uvloop's transports raise once they are closed.)"""

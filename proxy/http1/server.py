@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import httptools
@@ -18,6 +19,7 @@ from proxy.http1.exchange import Exchange, Limits, Service
 from proxy.http1.faults import CallerFault
 from proxy.http1.framing import Head, MalformedHead, head_of
 from proxy.http1.known_head import KnownHead
+from proxy.http1.outbox import Outbox
 from proxy.http1.unacknowledged import unacknowledged_bytes
 
 NEVER = float("inf")
@@ -42,7 +44,10 @@ IDLE, HEAD, BODY, BUSY, LINGER, CLOSED = Phase  # looked up once: an enum's memb
 class Door:
     """What all connections of a listener share."""
 
-    def __init__(self, service: Service, limits: Limits, loop: asyncio.AbstractEventLoop, deadlines: Any) -> None:
+    def __init__(
+        self, service: Service, limits: Limits, loop: asyncio.AbstractEventLoop, deadlines: Any, outbox: Outbox | None = None
+    ) -> None:
+        self.outbox = outbox or Outbox(loop)
         self.service = service
         self.limits = limits
         self.loop = loop
@@ -109,9 +114,11 @@ class Connection(asyncio.Protocol):
         "peer",
         "phase",
         "transport",
+        "write",
     )
 
     transport: asyncio.Transport
+    write: Callable[[bytes], None]  # at the end of the turn, with what else leaves then
 
     def __init__(self, door: Door) -> None:
         self.door = door
@@ -149,6 +156,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.write = self.door.outbox.writer(self.transport)
         self.transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else ""
@@ -414,7 +422,7 @@ class Connection(asyncio.Protocol):
         if not self.door.service.admit(exchange):
             return False
         if exchange.head.expects_continue and not self._pieces:
-            self.transport.write(_CONTINUE)
+            self.write(_CONTINUE)
         return True
 
     def _begin(self, exchange: Exchange) -> None:
@@ -460,6 +468,9 @@ class Connection(asyncio.Protocol):
             if self._writing_paused:  # answers may not pile up: the phase stays as it is, and what comes is held
                 break
             if self._waiting:
+                self.door.outbox.flush()  # else it would not be seen that the caller does not read
+                if self._writing_paused:
+                    break
                 self.current = exchange = self._waiting.pop(0)
                 if self.door.service.admit(exchange):
                     self._begin(exchange)
@@ -511,6 +522,7 @@ class Connection(asyncio.Protocol):
         self.deadline_at = self.door.loop.time() + self.limits.linger_s
         if self.transport.is_closing():
             return
+        self.door.outbox.flush()
         if self._reading_paused:
             self._reading_paused = False
             self.transport.resume_reading()
@@ -524,8 +536,14 @@ class Connection(asyncio.Protocol):
         if self.phase is IDLE:
             self._close()
 
+    def abort(self) -> None:
+        """Close at once; what has been written leaves before."""
+        self.door.outbox.flush()
+        self.transport.abort()
+
     def _close(self) -> None:
         self.phase = CLOSED
+        self.door.outbox.flush()
         self._await_reader()  # what is still to be sent goes out first
         self.transport.close()
 

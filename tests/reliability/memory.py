@@ -105,6 +105,7 @@ class DoorInMemory:
             if transport.over:
                 break
             connection.data_received(piece)
+            self._door.outbox.flush()  # each read a turn of its own
         connection.connection_lost(None)
         return Verdict(tuple(self._everyone.begun), tuple(_STATUS.findall(transport.written)), transport.over)
 
