@@ -24,6 +24,7 @@ KEEP_S = 4.0  # engines (uvicorn) close idle connections at 5 s
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 256
 AT_ONCE_S = 0.2  # an end so soon after an answer was on its way before we could know of it
+ENDS_AFTER_CHUNKS_S = 60.0
 KNOWN_BYTES = 16 * 1024  # an answer's head is learnt from a first read of at most this
 INFORMATIONAL = 16  # 1xx answers before the real one
 
@@ -198,7 +199,8 @@ class BackendConnection(asyncio.Protocol):
         unread = self._unread or isinstance(exc, BrokenPipeError)  # it had closed, and what we still wrote found nobody
         self._parser = None
         if self._after_chunks and (answer is None or self._untouched) and self.kept.since(self) < AT_ONCE_S:
-            self.kept.ends_after_chunks = unread = True
+            self.kept.note_end_after_chunks()
+            unread = True
         if answer is None:
             return
         head = self._head
@@ -301,7 +303,7 @@ class KeptConnections:
         self._idle: deque[BackendConnection] = deque()  # the oldest first
         self._closed = False
         self.known: KnownHead[AnswerHead] | None = None  # how its latest answer began
-        self.ends_after_chunks = False  # it closes after each stream and does not say so (llama.cpp): none is used again after one
+        self.ends_after_chunks_until = 0.0
         self.deadline_at = NEVER  # of the oldest idle one
 
     def take(self) -> BackendConnection | None:
@@ -345,6 +347,15 @@ class KeptConnections:
     def since(self, connection: BackendConnection) -> float:
         """Seconds since its latest answer ended."""
         return self._loop.time() - (connection.idle_until - KEEP_S)
+
+    @property
+    def ends_after_chunks(self) -> bool:
+        """Does it close after each stream and not say so (llama.cpp)? Then no connection is used again after one."""
+        return self._loop.time() < self.ends_after_chunks_until
+
+    def note_end_after_chunks(self) -> None:
+        """It did. Believed for a while: it may have been a backend that died at that moment."""
+        self.ends_after_chunks_until = self._loop.time() + ENDS_AFTER_CHUNKS_S
 
     def forget(self, connection: BackendConnection) -> None:
         """It has closed."""

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from proxy.http1.answer_head import AnswerHead
-from proxy.http1.client import BackendConnection, KeptConnections
+from proxy.http1.client import ENDS_AFTER_CHUNKS_S, BackendConnection, KeptConnections
 from proxy.http1.faults import BackendFault
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n"
@@ -146,7 +146,7 @@ STREAM = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n
 
 
 @pytest.mark.parametrize("read", [True, False])
-def test_a_backend_that_closes_after_streams_is_learnt_at_the_first_and_not_used_again_after_one(read: bool) -> None:
+def test_a_backend_that_closes_after_streams_is_learnt_at_the_first_and_for_a_minute_not_used_again_after_one(read: bool) -> None:
     async def run() -> None:
         async with kept() as (connections, connection, backend):
             told = Told()
@@ -163,14 +163,17 @@ def test_a_backend_that_closes_after_streams_is_learnt_at_the_first_and_not_used
             backend.close()
             assert await told.over is BackendFault.STALE
             assert connections.ends_after_chunks
-        async with kept() as (connections, connection, backend):
-            connections.ends_after_chunks = True
-            told = Told()
-            send(connection, told)
-            assert backend.recv(65536).endswith(b"{}")
-            backend.sendall(STREAM)
-            assert await told.over == "answered"
-            assert connections.take() is None
+        for learnt in (True, False):
+            async with kept() as (connections, connection, backend):
+                connections.note_end_after_chunks()
+                if not learnt:
+                    connections.ends_after_chunks_until -= ENDS_AFTER_CHUNKS_S  # as if a minute had passed
+                told = Told()
+                send(connection, told)
+                assert backend.recv(65536).endswith(b"{}")
+                backend.sendall(STREAM)
+                assert await told.over == "answered"
+                assert connections.take() is (None if learnt else connection)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run())
