@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -58,6 +59,13 @@ class Hedging(Section):
     """A second attempt beside the first, for streamed requests of the first lane, onto an idle backend. Never more than 5 % of attempts."""
 
     after: Lateness = setting("when a first token is late: past this percentile of the pool's latest ones, or this long after its dispatch")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written(cls, written: object) -> object:
+        if not isinstance(written, Mapping):
+            raise ValueError("must say when: {after: p95}, or {after: 800ms}; leave it out for one attempt at a time")
+        return written
 
 
 class Failback(Section):

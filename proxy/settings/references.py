@@ -117,6 +117,7 @@ def warnings(settings: Settings) -> Iterator[Finding]:
     yield from _idle_parts(settings)
     yield from _unasked_models(settings)
     yield from _nobody_beside(settings)
+    yield from _hedges_too_late(settings)
 
 
 def _nobody_beside(settings: Settings) -> Iterator[Finding]:
@@ -127,6 +128,18 @@ def _nobody_beside(settings: Settings) -> Iterator[Finding]:
         for key, wanted in (("hedge", pool.hedge), ("continue", pool.continues)):
             if wanted:
                 yield (("pools", name, key), "can do nothing: this pool has one backend, and it takes another; add one, or leave this out")
+
+
+def _hedges_too_late(settings: Settings) -> Iterator[Finding]:
+    """A second attempt that would begin when the first has been given up."""
+    for name, pool in settings.pools.items():
+        first_token_s = pool.timeouts.first_token_s
+        if pool.hedge is not None and pool.hedge.after.after_s is not None and pool.hedge.after.after_s >= first_token_s:
+            yield (
+                ("pools", name, "hedge", "after"),
+                f"can do nothing: an attempt is given up after {first_token_s:g}s without a first token; "
+                "ask sooner, or raise timeouts.first_token",
+            )
 
 
 def _caps_below_demand(settings: Settings) -> Iterator[Finding]:

@@ -224,6 +224,14 @@ POOL = TWO_PLATFORMS + "pools: {chat: {primary: g, %s}}\n" + HEAD
             "needs a platform that does: all of this pool say continues: none",
         ),
         (POOL % "hedge: {}", "pools.chat.hedge.after", "is required"),
+        *(
+            (
+                POOL % f"hedge: {wrong}",
+                "pools.chat.hedge",
+                "must say when: {after: p95}, or {after: 800ms}; leave it out for one attempt at a time",
+            )
+            for wrong in ("p95", "true", "off", "[p95]")
+        ),
         (POOL % "hedge: {aftr: p95}", "pools.chat.hedge.aftr", 'is no key here; did you mean "after"?'),
         *(
             (

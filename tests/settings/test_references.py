@@ -141,6 +141,12 @@ def test_caps_below_demand_are_a_warning(rps: str, warned: bool) -> None:
             "f:10:74: pools.large.continue: warning: can do nothing: this pool has one backend, and it takes another; "
             "add one, or leave this out",
         ),
+        (
+            "model: qwen-s}",
+            "model: qwen-s, hedge: {after: 1m}}",
+            "f:9:74: pools.small.hedge.after: warning: can do nothing: an attempt is given up after 60s without a first token; "
+            "ask sooner, or raise timeouts.first_token",
+        ),
     ],
 )
 def test_what_is_doubtful_is_a_warning(before: str, after: str, line: str) -> None:
