@@ -24,7 +24,7 @@ KEEP_S = 4.0  # engines (uvicorn) close idle connections at 5 s
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 256
 AT_ONCE_S = 0.2  # an end so soon after an answer was on its way before we could know of it
-ENDS_AFTER_CHUNKS_S = 60.0
+ENDS_AFTER_CHUNKS_S = 60.0  # so long a backend is believed to close after each stream
 KNOWN_BYTES = 16 * 1024  # an answer's head is learnt from a first read of at most this
 INFORMATIONAL = 16  # 1xx answers before the real one
 
@@ -292,10 +292,8 @@ class BackendConnection(asyncio.Protocol):
 class KeptConnections:
     """The connections to one backend: the one used last is taken first."""
 
-    def __init__(
-        self, host: str, port: int, tls: ssl.SSLContext | None, loop: asyncio.AbstractEventLoop, outbox: Outbox | None = None
-    ) -> None:
-        self.outbox = outbox or Outbox(loop)
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
+        self.outbox = outbox
         self._host = host
         self._port = port
         self._tls = tls
@@ -354,7 +352,7 @@ class KeptConnections:
         return self._loop.time() < self.ends_after_chunks_until
 
     def note_end_after_chunks(self) -> None:
-        """It did. Believed for a while: it may have been a backend that died at that moment."""
+        """It did. Not for good: it may have been a backend that died at that moment."""
         self.ends_after_chunks_until = self._loop.time() + ENDS_AFTER_CHUNKS_S
 
     def forget(self, connection: BackendConnection) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-AT_ONCE_BYTES = 16 * 1024  # what is larger leaves at once: a turn that reads from a thousand sockets must not pile up megabytes
+AT_ONCE_BYTES = 16 * 1024  # a larger piece goes to its caller at once: a turn that reads from a thousand backends piles up no megabytes
 
 
 class Sender(Protocol):

@@ -44,14 +44,12 @@ IDLE, HEAD, BODY, BUSY, LINGER, CLOSED = Phase  # looked up once: an enum's memb
 class Door:
     """What all connections of a listener share."""
 
-    def __init__(
-        self, service: Service, limits: Limits, loop: asyncio.AbstractEventLoop, deadlines: Any, outbox: Outbox | None = None
-    ) -> None:
-        self.outbox = outbox or Outbox(loop)
+    def __init__(self, service: Service, limits: Limits, loop: asyncio.AbstractEventLoop, deadlines: Any, outbox: Outbox) -> None:
         self.service = service
         self.limits = limits
         self.loop = loop
         self.deadlines = deadlines
+        self.outbox = outbox
         self.connections: set[Connection] = set()
         self.addresses: Counter[str] = Counter()  # connections by the caller's address
         self.draining = False
@@ -76,7 +74,7 @@ class Door:
         for connection in list(self.connections):
             if connection.current is not None:
                 connection.current.leave()
-            connection.transport.abort()
+            connection.abort()
 
 
 class Connection(asyncio.Protocol):
@@ -465,12 +463,10 @@ class Connection(asyncio.Protocol):
         """Take up what stands behind, in order. A loop, not a recursion: a thousand may be answered at once."""
         self._advancing = True
         while self.current is None and self.phase is not LINGER and self.phase is not CLOSED:
+            self.door.outbox.flush()  # only what is written can show that the caller does not read
             if self._writing_paused:  # answers may not pile up: the phase stays as it is, and what comes is held
                 break
             if self._waiting:
-                self.door.outbox.flush()  # else it would not be seen that the caller does not read
-                if self._writing_paused:
-                    break
                 self.current = exchange = self._waiting.pop(0)
                 if self.door.service.admit(exchange):
                     self._begin(exchange)

@@ -133,8 +133,9 @@ def _nobody_beside(settings: Settings) -> Iterator[Finding]:
 def _hedges_too_late(settings: Settings) -> Iterator[Finding]:
     """A second attempt that would begin when the first has been given up."""
     for name, pool in settings.pools.items():
+        after_s = pool.hedge.after.after_s if pool.hedge is not None else None
         first_token_s = pool.timeouts.first_token_s
-        if pool.hedge is not None and pool.hedge.after.after_s is not None and pool.hedge.after.after_s >= first_token_s:
+        if after_s is not None and after_s >= first_token_s:
             yield (
                 ("pools", name, "hedge", "after"),
                 f"can do nothing: an attempt is given up after {first_token_s:g}s without a first token; "

@@ -16,6 +16,7 @@ from proxy.http1.client import BackendConnection, KeptConnections
 from proxy.http1.exchange import Exchange, Limits
 from proxy.http1.faults import BackendFault, CallerFault
 from proxy.http1.heads import response
+from proxy.http1.outbox import Outbox
 from proxy.http1.server import Door
 
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
@@ -93,7 +94,7 @@ class DoorInMemory:
     def __init__(self, limits: Limits | None = None) -> None:
         loop = asyncio.get_event_loop()
         self._everyone = _Everyone()
-        self._door = Door(self._everyone, limits or Limits(), loop, Deadlines(loop))
+        self._door = Door(self._everyone, limits or Limits(), loop, Deadlines(loop), Outbox(loop))
 
     def verdict(self, pieces: Iterable[bytes]) -> Verdict:
         """One connection to which these pieces come, one read each."""
@@ -139,7 +140,7 @@ class _Collector:
 def taken(pieces: Iterable[bytes], *, fin: bool) -> Taken:
     """One connection to a backend, a request sent on it, and these pieces in answer; then its end, if it ends."""
     loop = asyncio.get_event_loop()
-    kept = KeptConnections("192.0.2.1", 1, None, loop)
+    kept = KeptConnections("192.0.2.1", 1, None, loop, Outbox(loop))
     connection, transport, answer = BackendConnection(kept), Memory(), _Collector()
     connection.connection_made(transport)
     connection.send(answer, b"GET / HTTP/1.1\r\n\r\n", b"")

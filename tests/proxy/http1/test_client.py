@@ -17,6 +17,7 @@ import uvloop
 from proxy.http1.answer_head import AnswerHead
 from proxy.http1.client import ENDS_AFTER_CHUNKS_S, BackendConnection, KeptConnections
 from proxy.http1.faults import BackendFault
+from proxy.http1.outbox import Outbox
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -44,7 +45,8 @@ class Told:
 async def kept(again: bool = True) -> AsyncIterator[tuple[KeptConnections, BackendConnection, socket.socket]]:
     """A connection that has answered once (unless it is a new one) and is about to be used again, and the backend's end of it."""
     listener = socket.create_server(("127.0.0.1", 0))
-    connections = KeptConnections("127.0.0.1", listener.getsockname()[1], None, asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    connections = KeptConnections("127.0.0.1", listener.getsockname()[1], None, loop, Outbox(loop))
     connection = await connections.connect(5.0)
     backend, _ = listener.accept()
     backend.settimeout(5.0)

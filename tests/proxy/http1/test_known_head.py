@@ -13,6 +13,7 @@ from proxy.http1.exchange import Limits
 from proxy.http1.faults import BackendFault
 from proxy.http1.framing import Head
 from proxy.http1.known_head import KnownHead
+from proxy.http1.outbox import Outbox
 from tests.proxy.http1.test_server import GET, POST, bad_requests, serving
 from tests.proxy.path import MemoryTransport
 from tests.wire import A, J, RawClient
@@ -213,7 +214,8 @@ async def answers(kept: KeptConnections, *answers: tuple[bytes, ...]) -> Taken:
 
 
 def connections() -> KeptConnections:
-    return KeptConnections("192.0.2.1", 1, None, asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    return KeptConnections("192.0.2.1", 1, None, loop, Outbox(loop))
 
 
 async def test_the_second_of_the_same_answer_heads_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,8 +74,8 @@ async def test_a_caller_who_has_gone_takes_nothing_from_the_others() -> None:
     assert log == [("there", b"b")]
 
 
-async def test_what_is_written_meanwhile_leaves_with_the_next_turn() -> None:
-    """A write may end in a callback that writes: nothing is lost, nothing is sent twice, and the order stays, also if that one flushes."""
+async def test_what_a_write_calls_back_with_leaves_in_its_order() -> None:
+    """Nothing is lost and nothing sent twice, also where the callback's own piece is large and flushes."""
     log: list[tuple[str, bytes]] = []
     outbox = Outbox(asyncio.get_running_loop())
 

@@ -12,6 +12,7 @@ from proxy.clock import Deadlines
 from proxy.http1.exchange import Exchange, Limits
 from proxy.http1.faults import CallerFault
 from proxy.http1.heads import response
+from proxy.http1.outbox import Outbox
 from proxy.http1.server import Door
 from tests.wire import EVIL, NEXT, A, J, RawClient
 
@@ -66,7 +67,7 @@ async def serving(limits: Limits | None = None) -> AsyncIterator[Served]:
     deadlines = Deadlines(loop)
     deadlines.start()
     echo = Echo()
-    door = Door(echo, limits or Limits(), loop, deadlines)
+    door = Door(echo, limits or Limits(), loop, deadlines, Outbox(loop))
     server = await loop.create_server(door.connection, "127.0.0.1", 0)
     try:
         yield Served(echo, door, server.sockets[0].getsockname()[1])

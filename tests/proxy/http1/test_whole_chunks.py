@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from proxy.http1.answer_head import AnswerHead
 from proxy.http1.client import _SIZES, BackendConnection, KeptConnections
 from proxy.http1.faults import BackendFault
+from proxy.http1.outbox import Outbox
 from tests.proxy.path import MemoryTransport
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -45,7 +46,7 @@ def taken(reads: list[bytes]) -> tuple[Taken, bool]:
     """What these reads are taken for, and whether the connection is kept."""
     loop = asyncio.new_event_loop()
     try:
-        kept = KeptConnections("192.0.2.1", 1, None, loop)
+        kept = KeptConnections("192.0.2.1", 1, None, loop, Outbox(loop))
         connection = BackendConnection(kept)
         connection.connection_made(MemoryTransport(lambda data: None))  # type: ignore[arg-type]
         answer = Taken()
