@@ -350,3 +350,19 @@ async def test_draining_closes_idle_connections_and_each_other_after_its_answer(
         assert await idle.until_closed() == "fin"
         idle.close()
         busy.close()
+
+
+@pytest.mark.parametrize("by", ["the door", "the exchange"])
+async def test_closing_at_once_takes_back_nothing_that_was_said(by: str) -> None:
+    """Pieces leave when the turn of the loop is over: an end in the same turn waits for them."""
+    async with serving() as served:
+        served.echo.held = True
+        async with await RawClient.connect(served.port) as caller:
+            await caller.send(GET)
+            while not served.echo.open:
+                await asyncio.sleep(0)
+            (exchange,) = served.echo.open
+            exchange.start(response(200, [], b"said", keep_alive=True))
+            (served.door if by == "the door" else exchange).abort()
+            assert (await caller.response()).body == b"said"
+            await caller.until_closed()
