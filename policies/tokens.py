@@ -8,42 +8,57 @@ some tens of requests. Source: policies.md 5; 4 bytes per token is OpenAI's rule
 
 from __future__ import annotations
 
-import math
+from math import ceil
+
+BYTES_PER_TOKEN = 4.0
+CHARACTERS_PER_TOKEN = 1.7  # outside ASCII
+DECAY_RATIO = 0.98  # of what earlier prompts count, per prompt: the last 50 count
+PRIOR_TOKENS = 1000.0  # as if so many tokens had been seen at f = 1: the first report alone does not decide
+FACTOR_MAX = 4.0  # and 1 / FACTOR_MAX: what a caller sends or an engine reports cannot bend it further
+MODELS_MAX = 1024  # names may come from callers; the one learnt first is forgotten first
+
+
+class _Sums:
+    """What one model's prompts have come to, decayed: tokens as the engines counted them, and as the bare formula did."""
+
+    __slots__ = ("computed", "factor", "reported")
+
+    def __init__(self) -> None:
+        self.reported = self.computed = PRIOR_TOKENS
+        self.factor = 1.0  # the one over the other, kept as one value: estimates are made in other threads too
 
 
 class TokenEstimate:
     """Estimates per model name, learnt from the engines' `usage`."""
 
-    BYTES_PER_TOKEN = 4.0
-    CHARACTERS_PER_TOKEN = 1.7  # outside ASCII
-    DECAY_RATIO = 0.98  # of what earlier prompts count, per prompt: the last 50 count
-    PRIOR_TOKENS = 1000.0  # as if so many tokens had been seen at f = 1: the first report alone does not decide
-    FACTOR_MAX = 4.0  # and 1 / FACTOR_MAX: what a caller sends or an engine reports cannot bend it further
-    MODELS_MAX = 1024  # names may come from callers; the one learnt first is forgotten first
-
     def __init__(self) -> None:
-        self._sums: dict[str | None, tuple[float, float]] = {}  # reported, by the formula
-        self._factors: dict[str | None, float] = {}  # the one over the other, bounded
+        self._sums: dict[str | None, _Sums] = {}
 
     def estimate(self, model: str | None, ascii_bytes: int, other_chars: int) -> int:
         """How many tokens, rounded up, has a prompt of so many ASCII bytes and so many other characters?"""
-        return math.ceil(self._factors.get(model, 1.0) * (ascii_bytes / self.BYTES_PER_TOKEN + other_chars / self.CHARACTERS_PER_TOKEN))
+        computed = ascii_bytes / BYTES_PER_TOKEN + other_chars / CHARACTERS_PER_TOKEN
+        sums = self._sums.get(model)
+        return ceil(computed if sums is None else sums.factor * computed)
 
-    def learn(self, model: str | None, ascii_bytes: int, other_chars: int, prompt_tokens: int) -> None:
+    def learn(self, model: str | None, ascii_bytes: int, other_chars: int, prompt_tokens: float) -> None:
         """The engine counted `prompt_tokens` for such a prompt. Not for prompts with images, whose tokens are not in the text."""
-        computed = ascii_bytes / self.BYTES_PER_TOKEN + other_chars / self.CHARACTERS_PER_TOKEN
-        if computed <= 0.0 or prompt_tokens <= 0:
+        computed = ascii_bytes / BYTES_PER_TOKEN + other_chars / CHARACTERS_PER_TOKEN
+        if prompt_tokens <= 0 or not computed:
             return
-        # Bounded per prompt too: one absurd report must not outweigh the fifty around it.
-        reported = self._bounded(prompt_tokens / computed) * computed
-        before = self._sums.get(model)
-        if before is None:
-            before = (self.PRIOR_TOKENS, self.PRIOR_TOKENS)
-            if len(self._sums) >= self.MODELS_MAX:
-                forgotten = next(iter(self._sums))
-                del self._sums[forgotten], self._factors[forgotten]
-        self._sums[model] = sums = (self.DECAY_RATIO * before[0] + reported, self.DECAY_RATIO * before[1] + computed)
-        self._factors[model] = self._bounded(sums[0] / sums[1])
+        # Bounded per prompt: one absurd report must not outweigh the fifty around it. So f, which is their mean, keeps to the same bounds.
+        if prompt_tokens > computed * FACTOR_MAX:
+            prompt_tokens = computed * FACTOR_MAX
+        elif prompt_tokens < computed / FACTOR_MAX:
+            prompt_tokens = computed / FACTOR_MAX
+        sums = self._sums.get(model)
+        if sums is None:
+            sums = self._begin(model)
+        sums.reported = reported = DECAY_RATIO * sums.reported + prompt_tokens
+        sums.computed = computed = DECAY_RATIO * sums.computed + computed
+        sums.factor = reported / computed
 
-    def _bounded(self, factor: float) -> float:
-        return min(self.FACTOR_MAX, max(1.0 / self.FACTOR_MAX, factor))
+    def _begin(self, model: str | None) -> _Sums:
+        if len(self._sums) >= MODELS_MAX:
+            del self._sums[next(iter(self._sums))]
+        sums = self._sums[model] = _Sums()
+        return sums

@@ -9,54 +9,28 @@ import random
 import re
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from policies.model import Outcome, Request
 from policies.tokens import TokenEstimate
 from proxy import errors, forms, json_spans
+from proxy.asked import NOTHING, PLAIN_NAMES, Fields, Malformed, asks_in, fields_of, model_in, name_of, plain_chat, values_in
 from proxy.endpoints import Api, Endpoint, Kind, api_of, classify
 from proxy.identity import CREDENTIAL_FIELDS, Identities, Identity
-from proxy.prompts import NO_PROMPT, Prompt, read_prompt
+from proxy.prompts import NO_PROMPT, Prompt, plain_prompt, read_prompt
 
 _SINGLE = frozenset(
     [*CREDENTIAL_FIELDS, b"content-type", b"content-encoding", b"expect", b"x-fairlane-lane", b"x-fairlane-traffic", b"x-fairlane-task"]
 )  # twice is ambiguous, and refused
 
-# What decides here, or decides how a backend treats the request: spelt twice, two readers may see two requests.
-_DECIDING = frozenset(
-    [
-        "model",
-        "messages",
-        "prompt",
-        "input",
-        "system",
-        "instructions",
-        "stream",
-        "stream_options",
-        "max_tokens",
-        "max_completion_tokens",
-        "max_output_tokens",
-        "n",
-        "tools",
-        "functions",
-        "response_format",
-        "text",
-        "service_tier",
-        "priority",
-    ]
-)
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_STREAM = (b"true", b"false", b"null")
-_GENERATION, _UPLOAD = Kind.GENERATION, Kind.UPLOAD  # looked up once
-_TOKENS_MAX = 2**31
+_GENERATION = Kind.GENERATION  # looked up once
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _TASK = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _JSON_KINDS = (b"application/json", b"", b"application/x-www-form-urlencoded")  # the last is what `curl -d` says of any body
-_EMPTY = (b"null", b"[]")
 
 
 class Head(Protocol):
@@ -211,55 +185,37 @@ class Reception:
 
     def read(self, body: bytes, admitted: Admitted, request_id: str) -> Reading | Refused:
         """What is asked for? Never raises, whatever the bytes."""
-        kind = admitted.endpoint.kind
+        endpoint, identity = admitted.endpoint, admitted.identity
         try:
-            if admitted.endpoint.text_key is not None:
-                return self._read_json(body, admitted, request_id)
-            form = forms.read(body, admitted.content_type) if kind is Kind.UPLOAD else None
+            if endpoint.text_key is None:
+                return self._read_other(body, admitted, request_id)
+            members = json_spans.members(body)
+            names = set(map(name_of, members))
+            fields: Fields = {}  # left empty where neither the names nor the values need a closer look
+            if len(names) < len(members) or not names <= PLAIN_NAMES:
+                fields = fields_of(members)
+            chat = plain_chat(body) if endpoint.text_key == "messages" else None
+            if chat is not None:
+                model = chat.model
+            else:
+                fields = fields or fields_of(members)
+                model = model_in(fields)
+            if identity.models is not None and not identity.may_use_model(model):
+                return Refused(Outcome.FORBIDDEN, admitted.api, admitted.request_id, param="model")
+            if chat is not None:
+                streamed, max_tokens = chat.stream is True, chat.max_tokens
+                if chat.max_completion_tokens is not None or chat.max_output_tokens is not None:
+                    max_tokens = chat.limit()
+                prompt = plain_prompt(chat.messages, self._needs_text, self._splits)
+            else:
+                streamed, max_tokens = values_in(fields, endpoint.text_key)
+                prompt = read_prompt(fields, endpoint.text_key, self._needs_text)
+            asks = asks_in(fields) if fields else NOTHING
+        except Malformed as error:
+            detail = f"'{error.name}' {error.fault}"
+            return Refused(Outcome.MALFORMED, admitted.api, admitted.request_id, detail=detail, param=error.name)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return Refused(Outcome.MALFORMED, admitted.api, admitted.request_id)
-        model = form.model if form is not None else None
-        if not admitted.identity.may_use_model(model):
-            return Refused(Outcome.FORBIDDEN, admitted.api, admitted.request_id)
-        request = Request(
-            id=request_id,
-            tenant=admitted.identity.name,
-            lane=admitted.lane,
-            traffic=admitted.traffic,
-            path=admitted.endpoint.path,
-            model=model,
-            task=admitted.task,
-            body_bytes=len(body),
-        )
-        return Reading(request, admitted.endpoint, body, None, form, NO_PROMPT, False)
-
-    def _read_json(self, body: bytes, admitted: Admitted, request_id: str) -> Reading | Refused:
-        members = json_spans.members(body)
-        fields = {key.text: value for key, value in members.items()}
-        doubtful = _doubtful(members, fields)
-        if doubtful is not None:
-            return _malformed(admitted, doubtful, "is given twice, or in two spellings.")
-        endpoint, identity = admitted.endpoint, admitted.identity
-        model = _ANY(fields["model"]) if "model" in fields else None
-        if not identity.may_use_model(model):
-            return Refused(Outcome.FORBIDDEN, admitted.api, admitted.request_id, param="model")
-        if model is not None and not isinstance(model, str):
-            return _malformed(admitted, "model", "must be a string.")
-        stream = bytes(fields["stream"]) if "stream" in fields else b"null"
-        if stream not in _STREAM:
-            return _malformed(admitted, "stream", "must be true or false.")
-        max_tokens: int | None = None
-        for name in _LIMITS:
-            if name in fields:
-                limit = _limit(fields[name])
-                if limit is None:
-                    return _malformed(admitted, name, "must be a whole number.")
-                if limit >= 0:  # null, and llama.cpp's -1, are no limit
-                    max_tokens = limit if max_tokens is None else max(limit, max_tokens)
-        if endpoint.text_key == "messages" and bytes(fields.get("messages", _NULL))[:1] != b"[":
-            return _malformed(admitted, "messages", "must be a list.")
-        prompt = read_prompt(fields, endpoint.text_key, self._needs_text)
-        asks = _PLAIN if fields.keys().isdisjoint(_ASKING) else _asked(fields)
         request = Request(
             request_id,
             identity.name,
@@ -275,11 +231,29 @@ class Reception:
             prompt.images,
             admitted.task,
             prompt.text,
-            stream == b"true" and endpoint.kind is _GENERATION,
+            streamed and endpoint.kind is _GENERATION,
             len(body),
             zlib.crc32(prompt.opening.encode(), identity.salt) if self._splits else 0,
         )
         return Reading(request, endpoint, body, members, None, prompt, asks.usage, asks.priority)
+
+    def _read_other(self, body: bytes, admitted: Admitted, request_id: str) -> Reading | Refused:
+        """Of a form its model is read, of anything else nothing. Raises ValueError."""
+        form = forms.read(body, admitted.content_type) if admitted.endpoint.kind is Kind.UPLOAD else None
+        model = form.model if form is not None else None
+        if not admitted.identity.may_use_model(model):
+            return Refused(Outcome.FORBIDDEN, admitted.api, admitted.request_id)
+        request = Request(
+            id=request_id,
+            tenant=admitted.identity.name,
+            lane=admitted.lane,
+            traffic=admitted.traffic,
+            path=admitted.endpoint.path,
+            model=model,
+            task=admitted.task,
+            body_bytes=len(body),
+        )
+        return Reading(request, admitted.endpoint, body, None, form, NO_PROMPT, False)
 
     def _refused_body(self, head: Head, endpoint: Endpoint, fields: dict[bytes, bytes], content_type: bytes) -> int | None:
         """With which status is the body refused before it comes? None: let it come."""
@@ -303,8 +277,6 @@ class Reception:
 
 
 _random = random.Random()  # ids need to be apart, not secret; and a count would tell callers of each other
-_NULL = msgspec.Raw(b"null")
-_ANY = msgspec.json.Decoder().decode
 
 
 def new_request_id() -> str:
@@ -316,79 +288,6 @@ def _doubled(headers: list[tuple[bytes, bytes]]) -> bool:
     """Is a field there twice that may be there once?"""
     single = [name for name, _ in headers if name in _SINGLE]
     return len(single) > len(set(single))
-
-
-def _malformed(admitted: Admitted, name: str, fault: str) -> Refused:
-    name = name[:64] if name.isprintable() else "a key"
-    return Refused(Outcome.MALFORMED, admitted.api, admitted.request_id, detail=f"'{name}' {fault}", param=name)
-
-
-def _doubtful(members: json_spans.Members, fields: dict[str, msgspec.Raw]) -> str | None:
-    """Which deciding key might another reader see differently? Given twice, or spelt so that a reader without regard to case takes it."""
-    for name in fields.keys() - _DECIDING:
-        if name.casefold() in _DECIDING:
-            return name
-    if len(fields) < len(members):
-        seen = set()
-        for key in members:
-            if key.text in seen and key.text in _DECIDING:
-                return key.text
-            seen.add(key.text)
-    return None
-
-
-def _limit(value: msgspec.Raw) -> int | None:
-    """A limit of tokens: -1 for none, None for what is not a whole number."""
-    limit = _ANY(value)
-    if type(limit) is float and limit.is_integer():
-        limit = int(limit)
-    if type(limit) is int:
-        return limit if abs(limit) <= _TOKENS_MAX else None
-    return -1 if limit is None else None
-
-
-class _Asks(NamedTuple):
-    """What some requests ask for besides."""
-
-    tools: bool = False
-    json: bool = False
-    usage: bool = False  # of a stream
-    flexible: bool = False  # it may wait: OpenAI's flex tier
-    priority: bool = False
-
-
-_PLAIN = _Asks()
-_ASKING = frozenset(["tools", "functions", "response_format", "text", "stream_options", "service_tier", "priority"])
-
-
-def _asked(fields: dict[str, msgspec.Raw]) -> _Asks:
-    return _Asks(
-        tools=_holds(fields, "tools") or _holds(fields, "functions"),
-        json=_wants_json(fields),
-        usage="stream_options" in fields and _member(_ANY(fields["stream_options"]), "include_usage") is True,
-        flexible="service_tier" in fields and bytes(fields["service_tier"]) == b'"flex"',
-        priority="priority" in fields,
-    )
-
-
-def _holds(fields: dict[str, msgspec.Raw], name: str) -> bool:
-    """Is there something in this list?"""
-    return name in fields and bytes(fields[name]) not in _EMPTY
-
-
-def _wants_json(fields: dict[str, msgspec.Raw]) -> bool:
-    """Is the answer asked for as JSON? `response_format` in one API, `text.format` in the other."""
-    if "response_format" in fields:
-        chosen = _ANY(fields["response_format"])
-    elif "text" in fields:
-        chosen = _member(_ANY(fields["text"]), "format")
-    else:
-        return False
-    return _member(chosen, "type") in ("json_object", "json_schema")
-
-
-def _member(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
 
 
 def _whole_number(value: bytes | None) -> int | None:

@@ -15,7 +15,7 @@ SMALL_BYTES = 64 * 1024
 _SLICE_BYTES = 512 * 1024
 MEMBERS_MAX = 4096  # at the top of one object; no API has a tenth of that, and each costs memory
 
-_MEMBER_BYTES_MIN = len(b'"":0,')
+_CROWDED_BYTES = len(b'"":0,') * MEMBERS_MAX  # with fewer there is no room for more members
 
 _utf8 = codecs.getincrementaldecoder("utf-8")
 _BEFORE_VALUE = re.compile(rb'[ \t\r\n]*[{,][ \t\r\n]*"[^"\\]*(?:\\.[^"\\]*)*"[ \t\r\n]*:[ \t\r\n]*', re.DOTALL)
@@ -71,7 +71,7 @@ def members(body: bytes) -> Members:
                 body.decode()
             else:
                 _check(body)
-        if len(body) < _MEMBER_BYTES_MIN * MEMBERS_MAX:  # no room for too many
+        if len(body) < _CROWDED_BYTES:
             return _decode(body)
         return (_counter if len(body) <= SMALL_BYTES else _Counter()).decode(body)  # large ones are read in another thread
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -43,14 +43,13 @@ class _Part(msgspec.Struct):
     input: msgspec.Raw = _NONE  # of a tool call, in Anthropic's API
 
 
-class _Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class Message(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A message of plain text, which most are."""
 
     role: str
     content: str
 
 
-_messages = msgspec.json.Decoder(list[_Message]).decode
 _content = msgspec.json.Decoder(str | list[_Part | str | int | list[Any]] | None)
 
 
@@ -114,11 +113,6 @@ class _Tally:
 
 def read_prompt(fields: Mapping[str, msgspec.Raw], key: str | None, needs_text: bool) -> Prompt:
     """The prompt in a body's fields, of which `key` names the chief one. `needs_text`: the last user message is wanted."""
-    if key == "messages" and "system" not in fields and "instructions" not in fields and "messages" in fields:
-        try:
-            return _read_plain(_messages(fields["messages"]), needs_text)
-        except msgspec.ValidationError:
-            pass  # more than plain text
     tally = _Tally()
     opening = ""
     for name in ("system", "instructions"):
@@ -143,26 +137,31 @@ def read_prompt(fields: Mapping[str, msgspec.Raw], key: str | None, needs_text: 
     return Prompt(tally.ascii_bytes, tally.other_chars, turns or 1, tally.images, opening, text)
 
 
-def _read_plain(messages: list[_Message], needs_text: bool) -> Prompt:
-    """The prompt of messages of plain text: what `read_prompt` would say of them."""
+def plain_prompt(messages: list[Message], needs_text: bool, needs_opening: bool) -> Prompt:
+    """The prompt of messages of plain text: what `read_prompt` would say of them, with the opening only where it is wanted."""
     ascii_bytes = other_chars = turns = 0
-    opening = text = ""
+    text = ""
     for message in messages:
         content = message.content
-        if content.isascii():
-            ascii_bytes += len(content)
-        else:
-            kept = len(content.encode("ascii", "ignore"))
-            ascii_bytes += kept
-            other_chars += len(content) - kept
+        ascii_bytes += len(content)
+        if not content.isascii():
+            outside = len(content) - len(content.encode("ascii", "ignore"))
+            ascii_bytes -= outside
+            other_chars += outside
         if message.role == "user":
             turns += 1
             text = content
-            if turns == 1:
-                opening += content[:OPENING_CHARS]
-        elif not turns:
-            opening += content[:OPENING_CHARS]
+    opening = _plain_opening(messages) if needs_opening else ""
     return Prompt(ascii_bytes, other_chars, turns or 1, False, opening, text if needs_text else "")
+
+
+def _plain_opening(messages: list[Message]) -> str:
+    opening = ""
+    for message in messages:
+        opening += message.content[:OPENING_CHARS]
+        if message.role == "user":
+            break
+    return opening
 
 
 def _read(value: msgspec.Raw, tally: _Tally) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.tokens import TokenEstimate
+from policies.tokens import MODELS_MAX, TokenEstimate
 
 
 def test_before_anything_is_learnt() -> None:
@@ -76,11 +76,11 @@ def test_reports_without_meaning_are_ignored() -> None:
 
 def test_callers_cannot_make_it_grow_without_bound() -> None:
     tokens = TokenEstimate()
-    for index in range(3 * TokenEstimate.MODELS_MAX):
+    for index in range(3 * MODELS_MAX):
         tokens.learn(f"m{index}", 4000, 0, 2000)
-    assert len(tokens._sums) == TokenEstimate.MODELS_MAX
+    assert len(tokens._sums) == MODELS_MAX
     assert tokens.estimate("m0", 4000, 0) == 1000  # forgotten
-    assert tokens.estimate(f"m{3 * TokenEstimate.MODELS_MAX - 1}", 4000, 0) > 1000
+    assert tokens.estimate(f"m{3 * MODELS_MAX - 1}", 4000, 0) > 1000
 
 
 sizes = st.integers(0, 10**8)
@@ -97,3 +97,15 @@ def test_estimates_are_bounded_and_grow_with_the_prompt(
     estimate = tokens.estimate("m", ascii_bytes, other)
     assert bare // 4 - 1 <= estimate <= 4 * bare + 1
     assert tokens.estimate("m", ascii_bytes + more, other + still) >= estimate
+
+
+@given(st.lists(st.tuples(sizes, sizes, st.integers(-1, 10**12)), max_size=60))
+def test_what_is_learnt_is_the_ratio_of_two_decayed_sums_each_report_bounded(reports: list[tuple[int, int, int]]) -> None:
+    tokens, reported, computed = TokenEstimate(), 1000.0, 1000.0
+    for ascii_bytes, other, told in reports:
+        tokens.learn("m", ascii_bytes, other, told)
+        bare = ascii_bytes / 4 + other / 1.7
+        if bare > 0 and told > 0:
+            reported = 0.98 * reported + min(4.0, max(0.25, told / bare)) * bare
+            computed = 0.98 * computed + bare
+    assert tokens.estimate("m", 4 * 10**12, 0) == pytest.approx(10**12 * reported / computed, rel=1e-9)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from policies.model import Outcome, Request
 from policies.tokens import TokenEstimate
+from proxy import intake
 from proxy.endpoints import Api
 from proxy.identity import Identities, Identity
 from proxy.intake import Admitted, Reading, Reception, Refused, new_request_id
@@ -325,6 +326,85 @@ def test_content_nested_deeply_is_read_or_refused() -> None:
         answer = read(b'{"messages":[' + b'{"content":[' * depth + b"]}" * depth + b"]}")
         verdicts.add("read" if isinstance(answer, Reading) else answer.outcome.value)
     assert verdicts == {"read", "malformed"}
+
+
+# Keys as they are, in another case, folded to one that decides, and with an escape in them; and values that decide, fit and do not.
+KEY_SPELLINGS = ["messages", "model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens", "system", "instructions"]
+KEY_SPELLINGS += [
+    "temperature",
+    "top_p",
+    "stop",
+    "x",
+    "top_k",
+    "prompt",
+    "Model",
+    "\u017ftream",
+    "MAX_TOKENS",
+    "mod\\u0065l",
+    "\\u0073tream",
+]
+KEY_SPELLINGS += ["tools", "response_format", "stream_options", "service_tier", "priority", "m\\u0061x_tokens", "messages", "model", "n"]
+FITTING = {
+    "messages": ['[{"role":"user","content":"hi"}]', '[{"role":"system","content":"\u00e9"},{"role":"user","content":"a\\n"}]', "[]"],
+    "model": ['"small"', '"\\u0073mall"', '"large"', "null"],
+    "stream": ["true", "false", "null"],
+    "max_tokens": ["0", "7", "9", "2147483648", "null", "-1"],
+}
+ODD = ["true", "7", "7.0", "7.5", "1e3", "-0.0", "-2147483649", "2147483649", "1" + "0" * 30, "1e999", '"7"', "null", "[]", "{}", '"flex"']
+ODD += ['{"include_usage":true}', '{"type":"json_object"}', '"\\ud800"', '["x"]', "[[1]]", "[" * 50 + "]" * 50]
+ODD += ['[{"role":"user","content":"hi","name":"n"}]', '[{"role":"user","content":"hi","content":"ho"}]', '[{"role":"user"}]']
+ODD += ['[{"role":"user","content":[{"type":"text","text":"hi"}]}]', '[{"role":"user","content":"x","type":"image"}]']
+ODD += ['[{"role":"assistant","content":"x","tool_calls":[{"a":1}]}]']
+
+
+@st.composite
+def chats(draw: st.DrawFn) -> bytes:
+    """Mostly chats of plain text, with keys and values among them that are not quite what they should be."""
+    members = [("messages", draw(st.sampled_from(FITTING["messages"])))] if draw(st.integers(0, 3)) else []
+    for key in draw(st.lists(st.sampled_from(KEY_SPELLINGS), max_size=5)):
+        fitting = FITTING["max_tokens" if key.startswith("max_") else key] if key in FITTING or key.startswith("max_") else ["1"]
+        members.append((key, draw(st.sampled_from(fitting if draw(st.integers(0, 2)) else ODD))))
+    return ("{" + ", ".join(f'"{key}": {value}' for key, value in draw(st.permutations(members))) + "}").encode()
+
+
+def said(answer: Reading | Refused) -> Any:
+    """All of it, as something to compare."""
+    if isinstance(answer, Refused):
+        return answer
+    assert answer.members is not None
+    spelt = [(key.text, bytes(value)) for key, value in answer.members.items()]
+    return answer.request, spelt, answer.prompt, answer.include_usage, answer.gives_priority
+
+
+def read_both_ways(body: bytes, admission: Admitted) -> None:
+    short = RECEPTION.read(body, admission, "req-1")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(intake, "plain_chat", lambda body: None)
+        patched.setattr(intake, "PLAIN_NAMES", frozenset())
+        long = RECEPTION.read(body, admission, "req-1")
+    assert said(short) == said(long), body
+
+
+@settings(max_examples=300, deadline=None)
+@given(chats(), st.sampled_from(["sk-A", "sk-T"]), st.sampled_from([b"/v1/chat/completions", b"/v1/messages", b"/v1/responses"]))
+def test_what_is_read_in_one_go_is_as_if_read_field_by_field(body: bytes, key: str, target: bytes) -> None:
+    read_both_ways(body, admitted(key=key, target=target))
+
+
+@pytest.mark.parametrize("key", dict.fromkeys(KEY_SPELLINGS))
+def test_so_is_a_chat_with_one_key_more_of_any_spelling_and_value(key: str) -> None:
+    admission = admitted()
+    for value in ODD + [value for values in FITTING.values() for value in values]:
+        for chat in ('"messages": [{"role": "user", "content": "hi"}], ', ""):
+            for rest in ("", ', "temperature": 1', ', "model": "m", "stream": true, "max_tokens": 9, "max_output_tokens": 8'):
+                read_both_ways(f'{{{chat}"{key}": {value}{rest}}}'.encode(), admission)
+
+
+def test_a_chat_of_plain_text_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("fields_of", "read_prompt"):
+        monkeypatch.delattr(intake, name)
+    said_in = {"model": "m", "messages": MESSAGES, "stream": True, "max_completion_tokens": 9, "temperature": 0.5, "stop": ["a"]}
+    assert isinstance(read(said_in), Reading)
 
 
 PARTS = st.sampled_from(

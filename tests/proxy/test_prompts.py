@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.json_spans import members
-from proxy.prompts import Prompt, read_prompt
+from proxy.prompts import Message, Prompt, plain_prompt, read_prompt
 
 
 def prompt(document: dict[str, Any], key: str | None = "messages", *, needs_text: bool = True, ascii_only: bool = False) -> Prompt:
@@ -110,9 +111,7 @@ def test_any_shape_has_a_length(value: Any, needs_text: bool) -> None:
     st.booleans(),
 )
 def test_plain_messages_are_read_as_any_others(messages: list[dict[str, Any]], needs_text: bool) -> None:
-    odd = [*messages, {"role": "assistant", "content": "", "name": "n"}]  # a field more, and the general way is taken
-    plain, general = (prompt({"messages": each}, needs_text=needs_text) for each in (messages, odd))
-    if any(message["role"] == "user" for message in messages) or not messages:
-        assert plain == general
-    else:
-        assert plain == Prompt(general.ascii_bytes, general.other_chars, 1, False, general.opening, general.text)
+    plain = [Message(message["role"], message["content"]) for message in messages]
+    general = prompt({"messages": messages}, needs_text=needs_text)
+    assert plain_prompt(plain, needs_text, True) == general
+    assert plain_prompt(plain, needs_text, False) == msgspec.structs.replace(general, opening="")
