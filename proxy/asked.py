@@ -1,7 +1,7 @@
 """What does a JSON body ask for, and would every reader of it say the same?
 
-Most bodies are chats whose values are of the types that the API gives them: `plain_chat` reads them in one go. What it does not take is
-read field by field, and understood or refused there. Of a body that both take they say the same.
+Most bodies are chats of plain text whose values have the types that the API gives them: `plain_chat` reads those in one go. What it does
+not take is read field by field, and understood or refused there. Of what both take they say the same.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _DECIDING = frozenset(
         "priority",
     ]
 )
-_ASKING = frozenset(["tools", "functions", "response_format", "text", "stream_options", "service_tier", "priority"])
+_ASKING = frozenset(["tools", "functions", "response_format", "text", "service_tier", "priority"])
 _HARMLESS = ["temperature", "top_p", "top_k", "stop", "stop_sequences", "seed", "user", "metadata", "presence_penalty", "frequency_penalty"]
-# Each of these once, and no other: nothing is in doubt, and nothing asked for besides. A harmless name that is not here costs a look.
+# Each of these at most once, and no other: nothing is in doubt, and nothing asked for besides. Any other name costs a closer look.
 PLAIN_NAMES = _DECIDING - _ASKING | frozenset(_HARMLESS)
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -50,6 +50,7 @@ _TOKENS_MAX = 2**31
 _EMPTY = (b"null", b"[]")
 _NULL = msgspec.Raw(b"null")
 _ANY = msgspec.json.Decoder().decode
+_IN_DOUBT = "is given twice, or in two spellings."
 name_of = attrgetter("text")  # of a key
 
 
@@ -63,29 +64,33 @@ class Malformed(ValueError):
 
 
 def fields_of(members: json_spans.Members) -> Fields:
-    """The values by their names, once nothing is in doubt. Raises Malformed.
+    """The values by their names: of names given twice the last."""
+    return {key.text: value for key, value in members.items()}
 
-    In doubt is a deciding key that another reader might see differently: given twice, or spelt so that one without regard to case takes it.
+
+def undoubted(members: json_spans.Members) -> Fields:
+    """The values by their names, if no deciding one is in doubt. Raises Malformed.
+
+    In doubt is what another reader might see differently: given twice, or spelt so that one without regard to case takes it.
     """
-    fields = {key.text: value for key, value in members.items()}
-    doubtful = next((name for name in fields.keys() - _DECIDING if name.casefold() in _DECIDING), None)
-    if doubtful is None and len(fields) < len(members):
-        doubtful = _given_twice(members)
-    if doubtful is not None:
-        raise Malformed(doubtful, "is given twice, or in two spellings.")
+    fields = fields_of(members)
+    for name in fields.keys() - _DECIDING:
+        if name.casefold() in _DECIDING:
+            raise Malformed(name, _IN_DOUBT)
+    if len(fields) < len(members):
+        seen = set()
+        for key in members:
+            if key.text in seen and key.text in _DECIDING:
+                raise Malformed(key.text, _IN_DOUBT)
+            seen.add(key.text)
     return fields
 
 
-def _given_twice(members: json_spans.Members) -> str | None:
-    seen = set()
-    for key in members:
-        if key.text in seen and key.text in _DECIDING:
-            return key.text
-        seen.add(key.text)
-    return None
-
-
 _Limit = Annotated[int, msgspec.Meta(ge=0, le=_TOKENS_MAX)] | None
+
+
+class _StreamOptions(msgspec.Struct, gc=False):
+    include_usage: bool | None = None
 
 
 class Chat(msgspec.Struct, gc=False):
@@ -97,20 +102,24 @@ class Chat(msgspec.Struct, gc=False):
     max_tokens: _Limit = None
     max_completion_tokens: _Limit = None
     max_output_tokens: _Limit = None
-    system: None = None  # is text of the prompt that is not in the messages
-    instructions: None = None
+    stream_options: _StreamOptions | None = None
+    system: str | None = None
+    instructions: None = None  # with these, field by field
 
     def limit(self) -> int | None:
         """The largest limit of tokens."""
-        limits = (self.max_tokens, self.max_completion_tokens, self.max_output_tokens)
-        return max((limit for limit in limits if limit is not None), default=None)
+        largest = self.max_tokens
+        for limit in (self.max_completion_tokens, self.max_output_tokens):
+            if limit is not None and (largest is None or limit > largest):
+                largest = limit
+        return largest
 
 
 _chat = msgspec.json.Decoder(Chat).decode
 
 
 def plain_chat(body: bytes) -> Chat | None:
-    """The chat in the body of an endpoint of messages. None: it is to be read field by field. Of keys given twice it sees one."""
+    """The chat in this body. None: it is another, to be read field by field. Of names given twice it sees the last."""
     try:
         return _chat(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -122,18 +131,27 @@ def model_in(fields: Fields) -> Any:
     return _ANY(fields["model"]) if "model" in fields else None
 
 
-def values_in(fields: Fields, text_key: str | None) -> tuple[bool, int | None]:
-    """Is the answer to be streamed, and what is the largest limit of its tokens? Raises Malformed where a value that decides is unclear."""
+class Values(NamedTuple):
+    """What every body may say of its answer."""
+
+    streamed: bool
+    usage: bool  # of a stream: it is to be told
+    max_tokens: int | None
+
+
+def values_in(fields: Fields, text_key: str | None) -> Values:
+    """Raises Malformed where a value that decides is unclear."""
     model = model_in(fields)
     if model is not None and not isinstance(model, str):
         raise Malformed("model", "must be a string.")
     stream = bytes(fields.get("stream", _NULL))
     if stream not in _STREAM:
         raise Malformed("stream", "must be true or false.")
-    limit = _limit_in(fields)
+    max_tokens = _limit_in(fields)
     if text_key == "messages" and bytes(fields.get("messages", _NULL))[:1] != b"[":
         raise Malformed("messages", "must be a list.")
-    return stream == b"true", limit
+    usage = "stream_options" in fields and _member(_ANY(fields["stream_options"]), "include_usage") is True
+    return Values(stream == b"true", usage, max_tokens)
 
 
 def _limit_in(fields: Fields) -> int | None:
@@ -164,7 +182,6 @@ class Asks(NamedTuple):
 
     tools: bool = False
     json: bool = False
-    usage: bool = False  # of a stream
     flexible: bool = False  # it may wait: OpenAI's flex tier
     priority: bool = False
 
@@ -179,7 +196,6 @@ def asks_in(fields: Fields) -> Asks:
     return Asks(
         tools=_holds(fields, "tools") or _holds(fields, "functions"),
         json=_wants_json(fields),
-        usage="stream_options" in fields and _member(_ANY(fields["stream_options"]), "include_usage") is True,
         flexible="service_tier" in fields and bytes(fields["service_tier"]) == b'"flex"',
         priority="priority" in fields,
     )

@@ -16,10 +16,10 @@ import msgspec
 from policies.model import Outcome, Request
 from policies.tokens import TokenEstimate
 from proxy import errors, forms, json_spans
-from proxy.asked import NOTHING, PLAIN_NAMES, Fields, Malformed, asks_in, fields_of, model_in, name_of, plain_chat, values_in
+from proxy.asked import NOTHING, PLAIN_NAMES, Fields, Malformed, asks_in, fields_of, model_in, name_of, plain_chat, undoubted, values_in
 from proxy.endpoints import Api, Endpoint, Kind, api_of, classify
 from proxy.identity import CREDENTIAL_FIELDS, Identities, Identity
-from proxy.prompts import NO_PROMPT, Prompt, plain_prompt, read_prompt
+from proxy.prompts import NO_PROMPT, Message, Prompt, plain_prompt, read_prompt
 
 _SINGLE = frozenset(
     [*CREDENTIAL_FIELDS, b"content-type", b"content-encoding", b"expect", b"x-fairlane-lane", b"x-fairlane-traffic", b"x-fairlane-task"]
@@ -190,10 +190,9 @@ class Reception:
             if endpoint.text_key is None:
                 return self._read_other(body, admitted, request_id)
             members = json_spans.members(body)
-            names = set(map(name_of, members))
             fields: Fields = {}  # left empty where neither the names nor the values need a closer look
-            if len(names) < len(members) or not names <= PLAIN_NAMES:
-                fields = fields_of(members)
+            if len(PLAIN_NAMES.intersection(map(name_of, members))) < len(members):  # another name, or one that is there twice
+                fields = undoubted(members)
             chat = plain_chat(body) if endpoint.text_key == "messages" else None
             if chat is not None:
                 model = chat.model
@@ -204,11 +203,14 @@ class Reception:
                 return Refused(Outcome.FORBIDDEN, admitted.api, admitted.request_id, param="model")
             if chat is not None:
                 streamed, max_tokens = chat.stream is True, chat.max_tokens
+                usage = chat.stream_options is not None and chat.stream_options.include_usage is True
                 if chat.max_completion_tokens is not None or chat.max_output_tokens is not None:
                     max_tokens = chat.limit()
+                if chat.system is not None:
+                    chat.messages.insert(0, Message("system", chat.system))
                 prompt = plain_prompt(chat.messages, self._needs_text, self._splits)
             else:
-                streamed, max_tokens = values_in(fields, endpoint.text_key)
+                streamed, usage, max_tokens = values_in(fields, endpoint.text_key)
                 prompt = read_prompt(fields, endpoint.text_key, self._needs_text)
             asks = asks_in(fields) if fields else NOTHING
         except Malformed as error:
@@ -235,7 +237,7 @@ class Reception:
             len(body),
             zlib.crc32(prompt.opening.encode(), identity.salt) if self._splits else 0,
         )
-        return Reading(request, endpoint, body, members, None, prompt, asks.usage, asks.priority)
+        return Reading(request, endpoint, body, members, None, prompt, usage, asks.priority)
 
     def _read_other(self, body: bytes, admitted: Admitted, request_id: str) -> Reading | Refused:
         """Of a form its model is read, of anything else nothing. Raises ValueError."""

@@ -346,11 +346,14 @@ KEY_SPELLINGS += [
 KEY_SPELLINGS += ["tools", "response_format", "stream_options", "service_tier", "priority", "m\\u0061x_tokens", "messages", "model", "n"]
 FITTING = {
     "messages": ['[{"role":"user","content":"hi"}]', '[{"role":"system","content":"\u00e9"},{"role":"user","content":"a\\n"}]', "[]"],
+    "system": ['"Be brief."', '"\u00e9"', "null", "[]", '[{"type":"text","text":"Be brief."}]'],
+    "stream_options": ["null", '{"include_usage":true}', "{}"],
     "model": ['"small"', '"\\u0073mall"', '"large"', "null"],
     "stream": ["true", "false", "null"],
     "max_tokens": ["0", "7", "9", "2147483648", "null", "-1"],
 }
 ODD = ["true", "7", "7.0", "7.5", "1e3", "-0.0", "-2147483649", "2147483649", "1" + "0" * 30, "1e999", '"7"', "null", "[]", "{}", '"flex"']
+ODD += ['{"include_usage":1}', '{"include_usage":false}', '{"include_usage":true,"include_usage":null}']
 ODD += ['{"include_usage":true}', '{"type":"json_object"}', '"\\ud800"', '["x"]', "[[1]]", "[" * 50 + "]" * 50]
 ODD += ['[{"role":"user","content":"hi","name":"n"}]', '[{"role":"user","content":"hi","content":"ho"}]', '[{"role":"user"}]']
 ODD += ['[{"role":"user","content":[{"type":"text","text":"hi"}]}]', '[{"role":"user","content":"x","type":"image"}]']
@@ -401,10 +404,11 @@ def test_so_is_a_chat_with_one_key_more_of_any_spelling_and_value(key: str) -> N
 
 
 def test_a_chat_of_plain_text_is_read_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("fields_of", "read_prompt"):
+    for name in ("fields_of", "undoubted", "values_in", "read_prompt"):
         monkeypatch.delattr(intake, name)
-    said_in = {"model": "m", "messages": MESSAGES, "stream": True, "max_completion_tokens": 9, "temperature": 0.5, "stop": ["a"]}
-    assert isinstance(read(said_in), Reading)
+    document = {"model": "m", "messages": MESSAGES, "stream": True, "max_completion_tokens": 9, "temperature": 0.5, "stop": ["a"]}
+    for more in ({}, {"system": "Be brief.", "stream_options": {"include_usage": True}}):
+        assert isinstance(read({**document, **more}), Reading)
 
 
 PARTS = st.sampled_from(
