@@ -19,6 +19,7 @@ from lab.bench.prompts import Calibration, Prompts
 from lab.bench.target import Refused, Target, Unreachable
 from lab.engine.engine import Engine
 from lab.engine.faults import Fault
+from tests.wire import in_one_of
 
 
 def quick() -> Engine:
@@ -49,15 +50,21 @@ async def one(driver: Driver, output_tokens: int = 8, stream: bool = True) -> Ca
 
 
 async def test_an_answer_is_timed_and_counted() -> None:
-    async with driving(Engine(ttft_s=0.1, tpot_s=0.02, load_factor=1)) as driver:
-        call = await one(driver, 11)
-        assert call.ok and call.counted_by_usage
-        assert abs(call.prompt_tokens - 128) <= 2 and call.output_tokens == 11
-        assert call.ttft_s is not None and call.tpot_s is not None
+    async def asked() -> Call:
+        async with driving(Engine(ttft_s=0.1, tpot_s=0.02, load_factor=1)) as driver:
+            call = await one(driver, 11)
+            assert call.ok and call.counted_by_usage
+            assert abs(call.prompt_tokens - 128) <= 2 and call.output_tokens == 11
+            assert call.ttft_s is not None and call.tpot_s is not None
+            assert call.e2e_s >= call.ttft_s + 10 * call.tpot_s
+            return call
+
+    def verdict(call: Call) -> None:
         assert call.ttft_s == pytest.approx(0.1 + 128 / 4000, rel=0.5)
         assert call.tpot_s == pytest.approx(0.02, rel=0.5)
-        assert 0.0 < call.late_s < call.ttft_s
-        assert call.e2e_s >= call.ttft_s + 10 * call.tpot_s
+        assert call.ttft_s is not None and 0.0 < call.late_s < call.ttft_s
+
+    await in_one_of(3, asked, verdict)
 
 
 async def test_prompts_have_the_length_asked_for() -> None:

@@ -15,7 +15,7 @@ from lab.engine.engine import Engine
 from tests.lab.commands import fairlane
 from tests.lab.test_bench_options import USUAL
 from tests.proxy.serving import SERVER, TWO_LANES, Serving, serving
-from tests.wire import post
+from tests.wire import in_one_of, post
 
 FILES = Path(__file__).parents[1] / "settings" / "files"
 TLS = SERVER.replace("server: {", f'server: {{tls: {{cert: "{FILES / "server.pem"}", key: "{FILES / "server.key"}"}}, ') % "off"
@@ -52,16 +52,24 @@ async def recorded(proxy: Serving, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions", "messages"])
 async def test_each_endpoint_is_asked_in_its_own_form(endpoint: str) -> None:
-    async with quick().serving() as engine, serving(file(engine)) as proxy:
-        report = await report_of(proxy.url, endpoint=endpoint, rate="20", arrivals="constant", duration="500ms")
-        await proxy.at_rest()
-    (platform,) = report["platforms"]
-    (step,) = platform["steps"]
-    assert step["requests"]["answered"] == step["requests"]["offered"] >= 9
-    assert platform["prompts"]["calibrated"] and step["prompt_tokens_mean"] == pytest.approx(60, abs=2)
-    assert step["output_tokens_mean"] == 11, "as many as were asked for, by the API's own usage"
-    assert step["ttft_s"]["p50"] >= 0.01 and step["tpot_s"]["p50"] == pytest.approx(0.002, rel=0.8)
-    assert report["settings"]["endpoints"] == [endpoint]
+    async def once() -> dict[str, Any]:
+        async with quick().serving() as engine, serving(file(engine)) as proxy:
+            report = await report_of(proxy.url, endpoint=endpoint, rate="20", arrivals="constant", duration="500ms")
+            await proxy.at_rest()
+        (platform,) = report["platforms"]
+        step: dict[str, Any]
+        (step,) = platform["steps"]
+        assert step["requests"]["answered"] == step["requests"]["offered"] >= 9
+        assert platform["prompts"]["calibrated"] and step["prompt_tokens_mean"] == pytest.approx(60, abs=2)
+        assert step["output_tokens_mean"] == 11, "as many as were asked for, by the API's own usage"
+        assert step["ttft_s"]["p50"] >= 0.01
+        assert report["settings"]["endpoints"] == [endpoint]
+        return step
+
+    def verdict(step: dict[str, Any]) -> None:
+        assert step["tpot_s"]["p50"] == pytest.approx(0.002, rel=0.8)
+
+    await in_one_of(3, once, verdict)
 
 
 async def test_over_tls_an_authority_is_named_or_anybody_is_believed() -> None:
@@ -101,19 +109,27 @@ async def test_a_recorded_day_is_asked_again(tmp_path: Path) -> None:
             first = await recorded(proxy, len(day))
         trace = tmp_path / "day.jsonl"
         trace.write_text("".join(json.dumps(line) + "\n" for line in first))
-        async with serving(file(engine), server=TRACED) as proxy:
-            report = await report_of(proxy.url, trace=trace, keys=[], lanes=["fast=sk-A", "slow=sk-B"])
-            (step,) = report["platforms"][0]["steps"]
-            assert step["requests"]["answered"] == len(day) - 1
-            calibrating = 4  # each lane's key once, and two lengths
-            second = (await recorded(proxy, calibrating + len(day) - 1))[calibrating:]
-    assert any("1 lines of the trace ask /v1/embeddings" in warning for warning in report["warnings"])
-    kept = [line for line in first if line["path"] != "/v1/embeddings"]
-    for key in ("lane", "path", "streamed", "output_tokens"):
-        assert [line[key] for line in second] == [line[key] for line in kept], key
-    for one, other in zip(kept, second, strict=True):
-        assert other["input_tokens"] == pytest.approx(one["input_tokens"], abs=3)
-        assert other["at"] - second[0]["at"] == pytest.approx(one["at"] - kept[0]["at"], abs=0.2)
+        kept = [line for line in first if line["path"] != "/v1/embeddings"]
+
+        async def once() -> list[dict[str, Any]]:
+            async with serving(file(engine), server=TRACED) as proxy:
+                report = await report_of(proxy.url, trace=trace, keys=[], lanes=["fast=sk-A", "slow=sk-B"])
+                (step,) = report["platforms"][0]["steps"]
+                assert step["requests"]["answered"] == len(day) - 1
+                calibrating = 4  # each lane's key once, and two lengths
+                second = (await recorded(proxy, calibrating + len(day) - 1))[calibrating:]
+            assert any("1 lines of the trace ask /v1/embeddings" in warning for warning in report["warnings"])
+            for key in ("lane", "path", "streamed", "output_tokens"):
+                assert [line[key] for line in second] == [line[key] for line in kept], key
+            for one, other in zip(kept, second, strict=True):
+                assert other["input_tokens"] == pytest.approx(one["input_tokens"], abs=3)
+            return second
+
+        def verdict(second: list[dict[str, Any]]) -> None:
+            for one, other in zip(kept, second, strict=True):
+                assert other["at"] - second[0]["at"] == pytest.approx(one["at"] - kept[0]["at"], abs=0.2)
+
+        await in_one_of(3, once, verdict)
 
 
 def test_the_command_line_knows_them() -> None:

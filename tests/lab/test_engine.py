@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lab.engine.engine import Engine
-from tests.wire import JS, J, RawClient, Response, eventually, post
+from tests.wire import JS, J, RawClient, Response, eventually, in_one_of, post
 
 GET_HEALTH = b"GET /health HTTP/1.1\r\nHost: t\r\n\r\n"
 
@@ -76,26 +76,44 @@ async def test_a_stream_has_a_role_its_tokens_a_finish_reason_and_usage_if_asked
 
 async def test_latency_follows_prompt_and_load() -> None:
     # Longer times than the machine's own hiccups; the arithmetic itself is tested without a clock.
-    async with Engine(slots=4, ttft_s=0.05, tpot_s=0.01, prefill_rate=1000, load_factor=3, prefill_slowdown=0).serving() as engine:
-        sent_at, alone, _ = await stream(engine, ask(20))
-        long_sent_at, long, _ = await stream(engine, ask(1, content="x" * 1600))
-        together = await asyncio.gather(*(stream(engine, ask(20)) for _ in range(4)))
-        short_ttft_s, long_ttft_s = alone[0] - sent_at, long[0] - long_sent_at
+    async def once() -> tuple[float, float, float, list[float]]:
+        """First tokens of a short and a long prompt, gaps alone and together: seconds."""
+        async with Engine(slots=4, ttft_s=0.05, tpot_s=0.01, prefill_rate=1000, load_factor=3, prefill_slowdown=0).serving() as engine:
+            sent_at, alone, _ = await stream(engine, ask(20))
+            long_sent_at, long, _ = await stream(engine, ask(1, content="x" * 1600))
+            together = await asyncio.gather(*(stream(engine, ask(20)) for _ in range(4)))
+            gaps_s = [(tokens_at[-1] - tokens_at[0]) / 19 for _, tokens_at, _ in together]
+            return alone[0] - sent_at, long[0] - long_sent_at, (alone[-1] - alone[0]) / 19, gaps_s
+
+    def verdict(found: tuple[float, float, float, list[float]]) -> None:
+        short_ttft_s, long_ttft_s, gap_s, gaps_s = found
         assert 4 < long_ttft_s / short_ttft_s < 12  # 450 ms over 51
-        gap_s = (alone[-1] - alone[0]) / 19
         assert 0.008 < gap_s < 0.02
-        for _, tokens_at, _ in together:
-            assert 2 < (tokens_at[-1] - tokens_at[0]) / 19 / gap_s < 4  # 3 with all slots taken
+        assert all(2 < each / gap_s < 4 for each in gaps_s)  # 3 with all slots taken
+
+    await in_one_of(3, once, verdict)
 
 
 async def test_a_whole_answer_takes_as_long_as_its_stream() -> None:
-    async with Engine(slots=4, ttft_s=0.05, tpot_s=0.01).serving() as engine:
-        sent_at, tokens_at, _ = await stream(engine, ask(30))
-        began_at = time.monotonic()
-        whole = await once(engine, ask(30, stream=False))
-        assert 0.6 < (time.monotonic() - began_at) / (tokens_at[-1] - sent_at) < 1.6
-        body = json.loads(whole.body)
-        assert body["usage"]["completion_tokens"] == 30 and len(body["choices"][0]["message"]["content"]) > 30
+    async def once() -> float:
+        """Its time, as a share of the stream's."""
+        async with Engine(slots=4, ttft_s=0.05, tpot_s=0.01).serving() as engine:
+            sent_at, tokens_at, _ = await stream(engine, ask(30))
+            began_at = time.monotonic()
+            whole = await engine_answer(engine, ask(30, stream=False))
+            took_s = time.monotonic() - began_at
+            assert whole["usage"]["completion_tokens"] == 30 and len(whole["choices"][0]["message"]["content"]) > 30
+            return took_s / (tokens_at[-1] - sent_at)
+
+    def verdict(share: float) -> None:
+        assert 0.6 < share < 1.6
+
+    await in_one_of(3, once, verdict)
+
+
+async def engine_answer(engine: Engine, request: bytes) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads((await once(engine, request)).body)
+    return answer
 
 
 async def test_at_most_the_slots_are_answered_at_once_and_the_rest_in_order() -> None:

@@ -4,7 +4,7 @@ from tests.wire import scripts
 from tests.wire.backend import Blackhole, Connection, Exchange, ScriptedBackend, Seen
 from tests.wire.client import Head, RawClient, Response, WireError
 from tests.wire.messages import EVIL, HEAD, JS, NEXT, A, J, ev, post
-from tests.wire.patience import eventually
+from tests.wire.patience import eventually, in_one_of, measured_in_one_of
 
 __all__ = [
     "EVIL",
@@ -24,6 +24,8 @@ __all__ = [
     "WireError",
     "ev",
     "eventually",
+    "in_one_of",
+    "measured_in_one_of",
     "post",
     "scripts",
 ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -35,6 +35,7 @@ from lab.simulator.workload import Arrivals, Caller, Sizes, Tenants, by_rate, un
 from proxy import translation
 from proxy.settings.loader import loads
 from tests.proxy.serving import TWO_LANES, Serving, serving
+from tests.wire import in_one_of
 
 SCALE = 40.0
 TOKEN_S = 0.002
@@ -143,19 +144,6 @@ def agree(found: Compared, margin: float, own_s: float) -> None:
             assert (1 - margin) * low - own_s <= live <= (1 + margin) * high + own_s, (name, key)
 
 
-async def agreed_in_one_of(runs: int, once: Callable[[], Awaitable[Compared]], verdict: Callable[[Compared], None]) -> None:
-    """What `once` asserts holds in every run, what `verdict` does in one of them."""
-    for left in reversed(range(runs)):
-        found = await once()
-        try:
-            verdict(found)
-        except AssertionError:
-            if not left:
-                raise
-        else:
-            return
-
-
 @pytest.mark.parametrize(
     ("requests", "margin", "own_s", "runs"), [(300, 0.2, 0.02, 3), pytest.param(4_000, 0.1, 0.003, 1, marks=pytest.mark.soak)]
 )
@@ -165,7 +153,7 @@ async def test_1_2_and_3_two_strict_lanes(requests: int, margin: float, own_s: f
         assert (found.at_most, found.queued) == (8, 0), "never above the cap, and no queue in the engine"
         return found
 
-    await agreed_in_one_of(runs, once, lambda found: agree(found, margin, own_s))
+    await in_one_of(runs, once, lambda found: agree(found, margin, own_s))
 
 
 @pytest.mark.soak
@@ -185,7 +173,7 @@ async def test_4_the_owed_share(requests: int, margin: float, runs: int, tmp_pat
         assert found.at_most == 8
         return found
 
-    await agreed_in_one_of(runs, once, lambda found: share_is_owed(found, margin))
+    await in_one_of(runs, once, lambda found: share_is_owed(found, margin))
 
 
 def share_is_owed(found: Compared, margin: float) -> None:
