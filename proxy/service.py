@@ -9,6 +9,8 @@ import asyncio
 import traceback
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from policies.model import Ending, Lease, Outcome
 from policies.tokens import TokenEstimate
 from proxy import clock
@@ -35,6 +37,7 @@ from proxy.turned_away import turned_away
 _HEALTH = b"/health"
 _HEALTH_METHODS = ("GET", "HEAD")
 _CATALOGUE = Kind.CATALOGUE  # looked up once: an enum's members are slow to reach
+_Known = tuple[Edition, Admitted, Record]  # what an exchange carries once its head is admitted; the record as far as the head fills it
 _FAULTS = {
     CallerFault.MALFORMED: Outcome.MALFORMED,
     CallerFault.TARGET_TOO_LONG: Outcome.TOO_LARGE,
@@ -78,7 +81,7 @@ class Service:
         self._intake_overhead = telemetry.overhead("intake").observe
         self.dispatch_overhead = telemetry.overhead("dispatch").observe
         self.relay_overhead = telemetry.overhead("relay").observe
-        self._at_rest = asyncio.Event()
+        self._at_rest: asyncio.Event | None = None  # None: nobody waits for it
         for backend in edition.backends.values():
             deadlines.watch(backend.connections)
 
@@ -102,18 +105,24 @@ class Service:
 
     def admit(self, exchange: Exchange) -> bool:
         """The head is complete: is the body wanted? False: it has been answered."""
-        edition = self.edition
-        head = exchange.head
+        edition, head, known = self.edition, exchange.head, exchange.context
+        if known is not None and known[0] is edition and (head.content_length or 0) <= edition.limits.body_bytes:
+            return True  # the same head as before, under the same file
         if head.target.startswith(_HEALTH) and head.target.partition(b"?")[0] == _HEALTH and head.method in _HEALTH_METHODS:
             exchange.context = None
             return True
-        if exchange.context is not None and exchange.context[0] is edition and (head.content_length or 0) <= edition.limits.body_bytes:
-            return True  # the same head as before, under the same file
         admitted = edition.reception.admit(head)
         if isinstance(admitted, Refused):
             self._refuse(exchange, admitted, self._record(exchange))
             return False
-        exchange.context = (edition, admitted)
+        record = self._record(exchange)
+        record.phase = ""
+        record.path = admitted.endpoint.path
+        record.tenant = admitted.identity.name
+        record.lane = edition.plan.lanes[admitted.lane].name
+        record.retry_count = admitted.retry_count
+        record.trace_id = admitted.trace_id
+        exchange.context = (edition, admitted, record)
         return True
 
     def begin(self, exchange: Exchange) -> None:
@@ -121,9 +130,8 @@ class Service:
         if exchange.context is None:
             self._answer_health(exchange)
             return
-        edition: Edition
-        admitted: Admitted
-        edition, admitted = exchange.context
+        known: _Known = exchange.context
+        edition, admitted, _ = known
         received_at = clock.now()
         request_id = admitted.request_id or new_request_id()
         if admitted.endpoint.kind is _CATALOGUE:
@@ -132,45 +140,37 @@ class Service:
             self._large.put(Job(exchange, received_at, request_id, edition, admitted))
         else:
             reading = edition.reception.read(exchange.body, admitted, request_id)
-            self._begin_story(exchange, edition, admitted, request_id, received_at, reading)
+            self._begin_story(exchange, known, request_id, received_at, reading)
 
-    def _begin_story(
-        self, exchange: Exchange, edition: Edition, admitted: Admitted, request_id: str, received_at: float, reading: Reading | Refused
-    ) -> None:
-        identity, head = admitted.identity, exchange.head
+    def _begin_story(self, exchange: Exchange, known: _Known, request_id: str, received_at: float, reading: Reading | Refused) -> None:
+        edition, admitted, record = known
         if isinstance(reading, Refused):
             record = self._record(exchange)
-            record.id, record.tenant = request_id, identity.name
+            record.id, record.tenant = request_id, admitted.identity.name
             self._refuse(exchange, reading, record)
             return
         exchange.body = b""  # from here on the reading holds it
         request = reading.request
-        record = Record(
-            received_at,
-            clock.wall(),
-            request_id,
-            head.method,
-            request.path,
-            identity.name,
-            edition.plan.lanes[request.lane].name,
+        record = replace(
+            record,
+            received_at=received_at,
+            time_unix=clock.wall(),
+            id=request_id,
             model=request.model or "",
             streamed=request.streamed,
             bytes_in=request.body_bytes,
-            retry_count=admitted.retry_count,
-            trace_id=admitted.trace_id,
-            peer=edition.caller_address(exchange.peer, head.headers) if edition.trusted_proxies else exchange.peer,
         )
         self._intake_overhead(clock.now() - received_at)
-        story = Story(self, edition, exchange, identity, reading, record)
+        story = Story(self, edition, exchange, admitted.identity, reading, record)
         if self.traces is not None:
-            story.trace = self.traces.begin(record, head.headers)
+            story.trace = self.traces.begin(record, exchange.head.headers)
         exchange.task = story
         self.stories[story] = None
         story.task = self.loop.create_task(story.tell())
 
     def _large_body_read(self, job: Job) -> None:
         if not job.left:
-            self._begin_story(job.exchange, job.edition, job.admitted, job.request_id, job.received_at, job.reading)
+            self._begin_story(job.exchange, job.exchange.context, job.request_id, job.received_at, job.reading)
         else:  # the request was complete, so that it counts
             record = self._record(job.exchange)
             record.received_at, record.id, record.tenant = job.received_at, job.request_id, job.admitted.identity.name
@@ -194,7 +194,7 @@ class Service:
 
     def told(self, story: Story) -> None:
         """The request is over: its counts, its tokens, its line in the log."""
-        record, relay, reading, usage = story.record, story.relay, story.reading, story.usage
+        record, relay, reading, usage, exchange = story.record, story.relay, story.reading, story.usage, story.exchange
         request = reading.request
         if relay is not None:
             record.bytes_out = relay.bytes_out
@@ -208,22 +208,25 @@ class Service:
             record.tokens_in, record.tokens_out = usage
             record.tokens_source = "usage"
             if not request.images:
-                self._tokens.learn(request.model, reading.prompt.ascii_bytes, reading.prompt.other_chars, record.tokens_in)
+                prompt = reading.prompt
+                self._tokens.learn(request.model, prompt.ascii_bytes, prompt.other_chars, record.tokens_in)
         if not record.tokens_in:
             record.tokens_in = request.prompt_tokens
         at = clock.now()
         self.telemetry.finish(record, at)
         if story.trace is not None:
             story.trace.end(record, request, at)
-        self._recorder.put(record, request)
+        if self._recorder.on:
+            self._recorder.put(record, request)
         del self.stories[story]
-        story.exchange.task = story.task = None  # nobody ends it any more; and no circle is left for the collector to find
-        if not self.stories:
+        exchange.task = story.task = None  # nobody ends it any more; and no circle is left for the collector to find
+        if self._at_rest is not None:
             self._look_for_rest()
 
     def _look_for_rest(self) -> None:
-        if not self.stories and not self._large.jobs:
+        if self._at_rest is not None and not self.stories and not self._large.jobs:
             self._at_rest.set()
+            self._at_rest = None
 
     def report(self, story: Story, error: Exception) -> None:
         """A fault of ours: to be seen by an operator, never by a caller."""
@@ -234,7 +237,7 @@ class Service:
         try:
             async with asyncio.timeout(within_s):
                 while self.stories or self._large.jobs:
-                    self._at_rest.clear()
+                    self._at_rest = self._at_rest or asyncio.Event()
                     await self._at_rest.wait()
         except TimeoutError:
             return False

@@ -121,12 +121,11 @@ class AccessLog:
         self._allowance: float = STRANGERS_BURST
         self._counted_at = 0.0
 
-    def put(self, record: Record) -> None:
-        """Hands the line of an ended request to the writer; never blocks."""
-        if record.tenant or record.pool or self._may_log_stranger(record.ended_at):
-            self._writer.put(record)
-        else:
-            self._writer.give_up()
+    def put(self, *records: Record) -> None:
+        """Hands the lines of requests that have ended to the writer, in their order; never blocks."""
+        wanted = [record for record in records if record.tenant or record.pool or self._may_log_stranger(record.ended_at)]
+        self._writer.give_up(len(records) - len(wanted))
+        self._writer.put(*wanted)
 
     def _may_log_stranger(self, now: float) -> bool:
         self._allowance = min(STRANGERS_BURST, self._allowance + (now - self._counted_at) * STRANGERS_PER_S)
