@@ -253,7 +253,6 @@ class Fairlane:
             before, self.service.traces = self.service.traces, traces
             if before is not None and before is not traces:
                 await asyncio.to_thread(before.close)
-            self.telemetry.settle()  # whose lines belong before the change
             self._writer.switch(sink)
             self._recorder.switch(recording)
             warnings = [str(warning) for warning in loaded.warnings]

@@ -37,7 +37,6 @@ from proxy.turned_away import turned_away
 _HEALTH = b"/health"
 _HEALTH_METHODS = ("GET", "HEAD")
 _CATALOGUE = Kind.CATALOGUE  # looked up once: an enum's members are slow to reach
-_Known = tuple[Edition, Admitted, Record]  # what an exchange carries once its head is admitted; the record as far as the head fills it
 _FAULTS = {
     CallerFault.MALFORMED: Outcome.MALFORMED,
     CallerFault.TARGET_TOO_LONG: Outcome.TOO_LARGE,
@@ -77,7 +76,8 @@ class Service:
         self._log = log
         self._ready = ready
         self._recorder = recorder
-        self._backends = dict(edition.backends)
+        self._backends: dict[str, Backend] = dict(edition.backends)
+        self.backend = self._backends.__getitem__  # of a lease, by name; one that has left the file may still be serving
         self._intake_overhead = telemetry.overhead("intake").observe
         self.dispatch_overhead = telemetry.overhead("dispatch").observe
         self.relay_overhead = telemetry.overhead("relay").observe
@@ -95,11 +95,7 @@ class Service:
         for connections in kept:
             self.deadlines.watch(connections)
         self.edition = edition
-        self._backends |= edition.backends
-
-    def backend(self, name: str) -> Backend:
-        """The backend of a lease; one that has left the file may still be serving."""
-        return self._backends[name]
+        self._backends.update(edition.backends)
 
     # --- 1 and 2: what the front door calls ------------------------------------------------------------------------
 
@@ -115,35 +111,34 @@ class Service:
         if isinstance(admitted, Refused):
             self._refuse(exchange, admitted, self._record(exchange))
             return False
-        record = self._record(exchange)
-        record.phase = ""
-        record.path = admitted.endpoint.path
-        record.tenant = admitted.identity.name
-        record.lane = edition.plan.lanes[admitted.lane].name
-        record.retry_count = admitted.retry_count
-        record.trace_id = admitted.trace_id
+        record = self._record(exchange)  # as far as the head fills it; copied for each request that comes with this head
+        record.path, record.phase = admitted.endpoint.path, ""
+        record.tenant, record.lane = admitted.identity.name, edition.plan.lanes[admitted.lane].name
+        record.retry_count, record.trace_id = admitted.retry_count, admitted.trace_id
         exchange.context = (edition, admitted, record)
         return True
 
-    def begin(self, exchange: Exchange) -> None:
-        """The request is complete: read it, and let its story be told. A large one is read elsewhere first."""
+    def begin(self, exchange: Exchange, large: Job | None = None) -> None:
+        """The request is complete: read it, and let its story be told. A `large` one comes again when it was read elsewhere."""
         if exchange.context is None:
             self._answer_health(exchange)
             return
-        known: _Known = exchange.context
-        edition, admitted, _ = known
-        received_at = clock.now()
-        request_id = admitted.request_id or new_request_id()
-        if admitted.endpoint.kind is _CATALOGUE:
-            self._answer_catalogue(exchange, edition, admitted, request_id)
-        elif len(exchange.body) > LARGE_BYTES:
-            self._large.put(Job(exchange, received_at, request_id, edition, admitted))
+        edition: Edition
+        admitted: Admitted
+        edition, admitted, record = exchange.context
+        reading: Reading | Refused
+        if large is not None:
+            received_at, request_id, reading = large.received_at, large.request_id, large.reading
         else:
+            received_at = clock.now()
+            request_id = admitted.request_id or new_request_id()
+            if admitted.endpoint.kind is _CATALOGUE:
+                self._answer_catalogue(exchange, edition, admitted, request_id)
+                return
+            if len(exchange.body) > LARGE_BYTES:
+                self._large.put(Job(exchange, received_at, request_id, edition, admitted))
+                return
             reading = edition.reception.read(exchange.body, admitted, request_id)
-            self._begin_story(exchange, known, request_id, received_at, reading)
-
-    def _begin_story(self, exchange: Exchange, known: _Known, request_id: str, received_at: float, reading: Reading | Refused) -> None:
-        edition, admitted, record = known
         if isinstance(reading, Refused):
             record = self._record(exchange)
             record.id, record.tenant = request_id, admitted.identity.name
@@ -170,7 +165,7 @@ class Service:
 
     def _large_body_read(self, job: Job) -> None:
         if not job.left:
-            self._begin_story(job.exchange, job.exchange.context, job.request_id, job.received_at, job.reading)
+            self.begin(job.exchange, job)
         else:  # the request was complete, so that it counts
             record = self._record(job.exchange)
             record.received_at, record.id, record.tenant = job.received_at, job.request_id, job.admitted.identity.name
@@ -194,8 +189,7 @@ class Service:
 
     def told(self, story: Story) -> None:
         """The request is over: its counts, its tokens, its line in the log."""
-        record, relay, reading, usage, exchange = story.record, story.relay, story.reading, story.usage, story.exchange
-        request = reading.request
+        record, relay, usage, request = story.record, story.relay, story.usage, story.reading.request
         if relay is not None:
             record.bytes_out = relay.bytes_out
             usage = relay.usage
@@ -208,7 +202,7 @@ class Service:
             record.tokens_in, record.tokens_out = usage
             record.tokens_source = "usage"
             if not request.images:
-                prompt = reading.prompt
+                prompt = story.reading.prompt
                 self._tokens.learn(request.model, prompt.ascii_bytes, prompt.other_chars, record.tokens_in)
         if not record.tokens_in:
             record.tokens_in = request.prompt_tokens
@@ -219,7 +213,7 @@ class Service:
         if self._recorder.on:
             self._recorder.put(record, request)
         del self.stories[story]
-        exchange.task = story.task = None  # nobody ends it any more; and no circle is left for the collector to find
+        story.exchange.task = story.task = None  # nobody ends it any more; and no circle is left for the collector to find
         if self._at_rest is not None:
             self._look_for_rest()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from policies.model import Outcome
 from proxy.telemetry import catalogue, labels
@@ -58,7 +58,11 @@ class Account:
         self.price_in = 0.0
         self.price_out = 0.0
 
-    def charge(self, source: str, tokens_in: int, tokens_out: int) -> None:
+    def price(self, tokens_in: int, tokens_out: int) -> float:
+        """What so many tokens cost."""
+        return tokens_in * self.price_in + tokens_out * self.price_out
+
+    def charge(self, source: str, tokens_in: int, tokens_out: int, cost: float) -> None:
         """Counts the tokens of requests that were answered, in whole or in part, and what they cost."""
         if source == "usage":
             self.usage_in.n += tokens_in
@@ -66,7 +70,7 @@ class Account:
         else:
             self.estimated_in.n += tokens_in
             self.estimated_out.n += tokens_out
-        self.cost.n += tokens_in * self.price_in + tokens_out * self.price_out
+        self.cost.n += cost
 
 
 class Cell:
@@ -86,9 +90,9 @@ class Cell:
             for status in statuses:
                 self.requests[outcome, status]
         self.accounts: Made[str, Account] = Made(lambda platform: Account(book, pool, lane, platform))
-        self.waits: dict[str, Histogram] = {}
+        self._waits: dict[str, Histogram] = {}
         if pool:
-            self.waits = {ending: book.histogram(catalogue.QUEUE_WAIT, pool, lane, ending) for ending in labels.WAIT_ENDINGS}
+            self._waits = {ending: book.histogram(catalogue.QUEUE_WAIT, pool, lane, ending) for ending in labels.WAIT_ENDINGS}
             self.ttft = book.histogram(catalogue.TTFT, pool, lane)
             self.tpot = book.histogram(catalogue.TPOT, pool, lane)
             self.prompt = book.histogram(catalogue.PROMPT, pool)
@@ -100,6 +104,11 @@ class Cell:
             self.class_seconds = [book.histogram(catalogue.CLASS_REQUEST_S, pool, prompt) for prompt in labels.PROMPT_CLASSES]
             self.retries = {result: book.counter(catalogue.RETRIES, pool, result) for result in labels.RETRY_RESULTS}
 
+    def observe_wait(self, ending: str) -> Callable[[float], None]:
+        """Where waits go that ended so; nowhere, if no wait ends so."""
+        waits = self._waits.get(ending)
+        return waits.observe if waits is not None else _nowhere
+
     def count(self, kind: Kind, records: list[Record]) -> None:
         """Counts requests of one kind that have ended. Whatever may fail is worked out before anything is counted: by halves nothing is."""
         _, _, outcome, status, platform, source, streamed, attempts, retry_count = kind
@@ -109,15 +118,16 @@ class Cell:
             tokens_in = [record.tokens_in for record in records]
             sum_in, sum_out = sum(tokens_in), sum([record.tokens_out for record in records])
             retries = [attempts - 1 - record.hedges - record.continued for record in records] if attempts > 1 else []
+            account = self.accounts[platform] if source else None
+            cost = account.price(sum_in, sum_out) if account is not None else 0.0
             met_tokens = self._count_streams(outcome, records) if streamed else 0
             self.prompt.observe_all(tokens_in)
             if outcome is _OK:
                 classes = self.class_seconds
                 for tokens, taken_s in zip(tokens_in, seconds, strict=True):
                     classes[bisect_left(_EDGES, tokens)].observe(taken_s)
-            if source:
-                account = self.accounts[platform]
-                account.charge(source, sum_in, sum_out)
+            if account is not None:
+                account.charge(source, sum_in, sum_out, cost)
                 account.slo_tokens.n += met_tokens
             if retries:
                 worked = sum(each > 0 for each in retries) if outcome is _OK else 0
@@ -170,6 +180,9 @@ def _callers_own(record: Record) -> bool:
     if record.outcome is Outcome.UPSTREAM_STATUS:
         return record.status < 500 and record.status != 429
     return record.outcome in (Outcome.WRITE_TIMEOUT, Outcome.NOT_FOUND)
+
+
+def _nowhere(_: float) -> None: ...
 
 
 class BackendCell:

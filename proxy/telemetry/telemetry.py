@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
@@ -57,6 +57,7 @@ class Telemetry:
         # Made where missing: what left the file may still be in flight.
         self._cells: Made[tuple[str, str], Cell] = Made(lambda pool_and_lane: Cell(book, *pool_and_lane))
         self._backends: Made[str, BackendCell] = Made(lambda name: BackendCell(book, name))
+        self._waits: Made[tuple[str, str, str], Callable[[float], None]] = Made(lambda ended: self._cells[ended[:2]].observe_wait(ended[2]))
         self._rents: dict[str, Rent] = {}
         self._nowhere = self._cells["", ""]
         self._disconnects = {phase: self._book.counter(catalogue.DISCONNECTS, phase) for phase in labels.DISCONNECT_PHASES}
@@ -111,9 +112,7 @@ class Telemetry:
 
         Endings that end no wait (queue_full, no_backend) are passed over, so that any refusal may be told.
         """
-        waits = self._cells[pool, lane].waits.get(ending)
-        if waits is not None:
-            waits.observe(wait_s)
+        self._waits[pool, lane, ending](wait_s)
 
     def connected(self, backend: str, seconds: float) -> None:
         """A new connection to the backend is open."""
@@ -136,9 +135,10 @@ class Telemetry:
     def attempt(self, lease: Lease, outcome: Outcome, now: float) -> None:
         """An attempt has ended and its lease goes back: once per lease."""
         self._backends[lease.backend].attempts[outcome].n += 1
-        rent = self._rents.get(lease.platform)
-        if rent is not None and not lease.slotless:
-            rent.held(lease.pool, lease.backend, now - lease.granted_at)
+        if self._rents and not lease.slotless:
+            rent = self._rents.get(lease.platform)
+            if rent is not None:
+                rent.held(lease.pool, lease.backend, now - lease.granted_at)
 
     def retry_denied(self, pool: str) -> None:
         """An attempt failed before its first token, and nothing was left to try, or no time. Retries that are sent count themselves."""
@@ -189,7 +189,7 @@ class Telemetry:
 
     def reconfigure(self, inventory: Inventory, now: float) -> None:
         """Counts for this file from now on. Series that remain go on; a histogram whose boundaries change begins anew."""
-        self.settle()  # at the old prices, against the old promises
+        self.settle()  # at the old prices, against the old promises, and into the old log
         plan = inventory.plan
         self._inventory = inventory
         for pool in plan.pools:
