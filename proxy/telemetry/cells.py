@@ -142,13 +142,16 @@ class Cell:
         """What streams have beside: gaps, first tokens by the prompt's length, a promise. How many tokens came as promised?"""
         tpots = [record.tpot_s for record in records]
         verdicts = [self._judge(outcome, record, tpot_s) for record, tpot_s in zip(records, tpots, strict=True)]
-        ttfts = [(bisect_left(_EDGES, record.tokens_in), record.ttft_s) for record in records]
+        ttfts = [
+            (bisect_left(_EDGES, record.tokens_in), record.first_token_at - record.received_at)
+            for record in records
+            if record.first_token_at is not None
+        ]
         met_tokens = sum([record.tokens_out for record, verdict in zip(records, verdicts, strict=True) if verdict is _MET])
         self.streamed.n += len(records)
         self.tpot.observe_all([tpot_s for tpot_s in tpots if tpot_s is not None])
         for prompt, ttft_s in ttfts:
-            if ttft_s is not None:
-                self.class_ttft[prompt].observe(ttft_s)
+            self.class_ttft[prompt].observe(ttft_s)
         for verdict in verdicts:
             if verdict is not None:
                 self.slo_requests.n += 1
