@@ -147,7 +147,10 @@ class Attempt:
             return  # a stream whose encoding hides its tokens is released at its first byte
         self._settle(None)
 
-    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
+    def chunk(self, chunk: bytes, start: int) -> None:
+        self.data(chunk[start:-2])
+
+    def data(self, piece: bytes) -> None:
         self.held.append(piece)
         self.held_bytes += len(piece)
         if self.token_at:  # the relay is about to take over

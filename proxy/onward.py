@@ -83,6 +83,12 @@ class _WholeEvents(Relay):
         if watcher.error is not None:
             self._finish(Outcome.TRUNCATED)
 
+    def chunk(self, chunk: bytes, start: int) -> None:
+        if self._as_it_comes:
+            super().chunk(chunk, start)
+        else:
+            self.data(chunk[start:-2])
+
     def _complete(self) -> None:
         if self._tail:  # a last line without its end is all right, behind a finish
             self.bytes_out += len(self._tail)

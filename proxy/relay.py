@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from policies.model import Outcome
 from proxy import clock
+from proxy.event_shape import NOTHING_KNOWN, KnownEvent
 from proxy.http1.answer_head import AnswerHead
 from proxy.http1.exchange import Exchange, nowhere
 from proxy.http1.faults import BackendFault
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _LAST_CHUNK = b"0\r\n\r\n"
 _DONE = re.compile(rb"data: ?\[DONE\]")
+_now = clock.now
 _OK = Outcome.OK  # looked up once: an enum's members are slow to reach
 PROGRESS_S = 300.0  # so long may nothing but comments come; looked at ten times in it, never per chunk
 
@@ -39,7 +41,11 @@ class Relay:
         "_flowed_at",
         "_idle_s",
         "_itl",
+        "_known_before",
+        "_known_before_bytes",
+        "_known_matches",
         "_progress_by_at",
+        "_repeated",
         "_said",
         "_stopped",
         "_total_at",
@@ -80,6 +86,8 @@ class Relay:
         self._total_at = total_at
         self._itl = itl
         self._usage = usage  # watches an answer that is not streamed
+        self._know(NOTHING_KNOWN)
+        self._repeated = 0  # chunks that repeated the known event
         self._stopped = False
         self._flowed_at = 0.0
         self.bytes_out = 0
@@ -135,7 +143,7 @@ class Relay:
     @property
     def tokens(self) -> int:
         """Events with content so far: an estimate of output tokens."""
-        return self._watcher.tokens if self._watcher is not None else 0
+        return self._watcher.tokens + self._repeated if self._watcher is not None else 0
 
     @property
     def speaks_events(self) -> bool:
@@ -167,6 +175,7 @@ class Relay:
             if watcher.error is not None:
                 self._end_in_error(piece)
                 return
+            self._know(watcher.known)
         elif self._usage is not None:
             self._usage.feed(piece)
         self.bytes_out += len(piece)
@@ -176,6 +185,22 @@ class Relay:
             self._write(chunk)
         else:
             self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    def chunk(self, chunk: bytes, start: int) -> None:
+        stop = len(chunk) - 2
+        if chunk.startswith(self._known_before, start) and self._known_matches(chunk, start + self._known_before_bytes, stop):
+            at = _now()
+            self._itl(at - self.last_at)
+            self.last_at = at
+            self._repeated += 1
+            self.bytes_out += stop - start
+            self._write(chunk)
+        else:
+            self.data(chunk[start:stop], chunk)
+
+    def _know(self, known: KnownEvent | None) -> None:
+        """From now on a chunk that repeats this event goes on as it came, with no further look."""
+        self._known_before, self._known_before_bytes, self._known_matches = known if known is not None and self.chunked else NOTHING_KNOWN
 
     def end(self) -> None:
         self._gone()
@@ -216,7 +241,7 @@ class Relay:
         watcher = self._watcher
         if watcher is None:
             return False
-        said = watcher.tokens + watcher.events
+        said = self.tokens + watcher.events
         if said != self._said or self._stopped:
             self._said = said
             self._progress_by_at = at + PROGRESS_S
@@ -266,6 +291,7 @@ class Relay:
         if self.outcome is not None:
             return
         self.outcome = outcome
+        self._know(None)
         self._write = nowhere  # what comes before the story wakes is too late
         self.deadline_at = clock.NEVER
         if self.done is not None and not self.done.done():

@@ -145,7 +145,10 @@ class _Rest:
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         raise AssertionError("the head comes before the first token")
 
-    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
+    def chunk(self, chunk: bytes, start: int) -> None:
+        self.data(chunk[start:-2])
+
+    def data(self, piece: bytes) -> None:
         if self._attempt.watching and self._attempt.watcher is not None:
             self._attempt.watcher.feed(piece)
         elif self._bytes < LISTING_BYTES:

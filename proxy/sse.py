@@ -1,21 +1,20 @@
 """What does a stream of events say, seen from beside it? First token, finish, error, usage: read from a copy, nothing changed.
 
 Every event is decoded, save the many that repeat one already understood: most of a stream is one event over and over with
-another piece of text in it. Once a token's event has been decoded, the bytes before and after its text are kept; an event with
-the same bytes around a text without quotes and line ends means the same, and only its text was searched. What is concluded
-never depends on how the bytes were cut into chunks.
+another piece of text in it. Once a token's event has been decoded it is known (`event_shape`), and what differs from it in nothing but its
+text is one more token. What is concluded never depends on how the bytes were cut into chunks.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import msgspec
 
 from proxy.endpoints import Api
+from proxy.event_shape import KnownEvent, learn
 
 EVENT_MAX_BYTES = 256 * 1024  # a larger event is passed on unread; a Responses stream ends in one that repeats the whole answer
 UNARY_MAX_BYTES = 64 * 1024  # of an answer that is not streamed: its end, where every engine writes `usage`
@@ -26,8 +25,8 @@ _ANTHROPIC_TEXTS = ("text", "thinking", "partial_json")
 _OPENINGS = {
     key: (f'"{key}":"'.encode(), f'"{key}": "'.encode()) for key in (*_OPENAI_TEXTS, *_ANTHROPIC_TEXTS, "arguments", "delta")
 }  # what stands before the text of a token
-_QUOTE, _LF, _CR, _BACKSLASH = b'"\n\r\\'  # as numbers: a search for one costs a third of a search for bytes
-_NUMBER = re.compile(rb"[0-9]+")
+_LF = 0x0A
+_LEARNT_MAX = 4  # events of one stream: one that changes its form all the time is decoded
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -42,27 +41,20 @@ class StreamWatcher:
     """What has this stream said so far? Feed it every chunk; read the attributes whenever needed."""
 
     __slots__ = (
-        "_after",
-        "_after_bytes",
         "_after_cr",
-        "_before",
-        "_before_bytes",
-        "_behind_bytes",
-        "_behind_number",
         "_blind",
         "_inspect",
+        "_latest",
+        "_learnt",
         "_name",
-        "_number_sought",
         "_open",
-        "_steady",
-        "_until_bytes",
-        "_until_number",
         "done",
         "error",
         "events",
         "finished",
         "first_token",
         "gave_up",
+        "known",
         "sequence",
         "tokens",
         "usage",
@@ -85,12 +77,9 @@ class StreamWatcher:
         self._after_cr = False  # the last byte was a CR: a LF to come belongs to it
         self._blind = False  # the open event is too large: only its last byte is kept
         self._name = b""  # of the open event, once blind
-        self._before, self._after = b"", b"\n\n"  # the known event around its text, with the blank line that ends it
-        self._before_bytes, self._after_bytes = 0, 2  # 0: none is known yet
-        self._until_number, self._behind_number = b"", b""  # around a number behind the text that is another in each event
-        self._until_bytes, self._behind_bytes = 0, 0  # 0: none is known
-        self._number_sought = False
-        self._steady = False  # a known event, and between two events: the short way is open
+        self._latest: KnownEvent | None = None  # the latest token's
+        self._learnt = 0
+        self.known: KnownEvent | None = None  # between two events: what repeats it is one more token and nothing else, and need not be fed
 
     @property
     def open_event(self) -> bool:
@@ -117,49 +106,11 @@ class StreamWatcher:
 
     def feed(self, data: bytes) -> None:
         """Watch the next bytes of the stream. Never raises, whatever they are."""
-        if self._steady and data.startswith(self._before):
-            start = self._before_bytes
-            text = b""
-            if data.endswith(self._after):
-                text = data[start : -self._after_bytes]
-            elif self._behind_bytes and data.endswith(self._behind_number):
-                stop = data.find(self._until_number, start)
-                if stop > start and data[stop + self._until_bytes : -self._behind_bytes].isdigit() and data[stop - 1] != _BACKSLASH:
-                    text = data[start:stop]
-            if text and _QUOTE not in text and _LF not in text and _CR not in text:
-                self.tokens += 1
-                return
-            if data.endswith(b"}\n\n") and self._differs_behind_its_text(data[:-2]):
-                self.tokens += 1
-                return
-        self._feed(data)
-
-    def _differs_behind_its_text(self, event: bytes) -> bool:
-        """Does this event, which begins as the known one, carry a token and nothing new? Some put a time behind it, some padding."""
-        start = self._before_bytes
-        stop = event.find(b'"', start)
-        if stop <= start or event[stop - 1] == _BACKSLASH or _LF in event or _CR in event:
-            return False
-        behind = event[stop:]
-        if b'"error"' in behind or b'"type"' in behind or behind.count(b'"usage"') != behind.count(b'"usage":null'):
-            return False
-        if behind.count(b"finish_reason") != behind.count(b'"finish_reason":null'):
-            return False
-        if not self._number_sought:
-            self._learn_number(behind)
-        return True
-
-    def _learn_number(self, behind: bytes) -> None:
-        """What stands behind the text differs: if only in a number, keep what stands around that. A time, most often. Tried once."""
-        self._number_sought = True
-        known = self._after[:-2]
-        shared_bytes = next((index for index, (one, other) in enumerate(zip(known, behind, strict=False)) if one != other), 0)
-        until_number = known[:shared_bytes].rstrip(b"0123456789")
-        numbers = [_NUMBER.match(each, len(until_number)) for each in (known, behind)]
-        rests = [each[number.end() :] for each, number in zip((known, behind), numbers, strict=True) if number is not None]
-        if len(rests) == 2 and rests[0] == rests[1]:
-            self._until_number, self._behind_number = until_number, rests[0] + b"\n\n"
-            self._until_bytes, self._behind_bytes = len(until_number), len(self._behind_number)
+        known = self.known
+        if known is not None and (known.repeated_by(data) or known.resembles(data)):
+            self.tokens += 1
+        else:
+            self._feed(data)
 
     def _feed(self, data: bytes) -> None:
         if self._after_cr and data[:1] == b"\n":
@@ -176,7 +127,7 @@ class StreamWatcher:
             self._go_blind(rest)
         if self._blind:
             del rest[:-1]
-        self._steady = self._before_bytes > 0 and not rest
+        self.known = None if rest else self._latest
 
     def _split(self, data: bytes) -> None:
         """Take the complete events out of `data`, and keep the rest open. Only new bytes are searched."""
@@ -201,11 +152,9 @@ class StreamWatcher:
             self._go_blind(event)
             self._close_blind()
             return
-        if self._before and event.startswith(self._before) and event.endswith(self._after[:-2]):
-            text = event[self._before_bytes : len(event) + 2 - self._after_bytes]
-            if text and _QUOTE not in text and _LF not in text:
-                self.tokens += 1
-                return
+        if self._latest is not None and self._latest.repeated_by(event + b"\n\n"):
+            self.tokens += 1
+            return
         name, data = _fields(event)
         if name == b"error":
             self._fail(data)
@@ -218,11 +167,12 @@ class StreamWatcher:
                 self._inspect(self, document, data, event)
 
     def _token(self, event: bytes, key: str) -> None:
-        """A token came: learn its event by heart, with the text under `key` left out."""
+        """A token came: learn its event, with the text under `key` left out."""
         self.first_token = True
         self.tokens += 1
-        if event.count(b'"usage"') != event.count(b'"usage":null'):
-            return  # its counts are news each time
+        if self._learnt == _LEARNT_MAX:
+            return
+        self._learnt += 1
         for opening in _OPENINGS[key]:
             # A string before a colon is a key, and inside a string its quotes would be escaped: what follows is a value's text.
             start = event.find(opening) + len(opening)
@@ -230,9 +180,7 @@ class StreamWatcher:
                 continue
             stop = event.find(b'"', start)
             if stop >= 0 and event[stop - 1 : stop] != b"\\":
-                self._before, self._after = event[:start], event[stop:] + b"\n\n"
-                self._before_bytes, self._after_bytes = len(self._before), len(self._after)
-                self._number_sought, self._behind_bytes = False, 0
+                self._latest = learn(event, start, stop)
             return
 
     def _fail(self, data: bytes) -> None:

@@ -50,8 +50,11 @@ class Answer(Protocol):
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         """The head. `length_bytes`: of this body, None where its end is told otherwise. (A known head was read with another's.)"""
 
-    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
-        """A piece of the body, as it came out of one read. `chunk`: the whole chunk around it, where that read was one and no more."""
+    def data(self, piece: bytes) -> None:
+        """A piece of the body, as it came out of one read."""
+
+    def chunk(self, chunk: bytes, start: int) -> None:
+        """One read that is one whole chunk and no more, fit to go on as it came. The piece of the body in it: `chunk[start:-2]`."""
 
     def end(self) -> None:
         """The answer is complete; the connection is no longer ours."""
@@ -155,9 +158,9 @@ class BackendConnection(asyncio.Protocol):
             self.transport.abort()
             return
         if self._between and (read_bytes := len(data)) < _SIZES_MAX:
-            size, size_bytes = _SIZES[read_bytes]
+            size, start = _SIZES[read_bytes]
             if data.startswith(size) and data.endswith(_CRLF):
-                answer.data(data[size_bytes:-2], data)  # one whole chunk: it goes on as it came, and the parser need not see it
+                answer.chunk(data, start)  # the parser need not see it
                 return
         if self._untouched:
             self._untouched = False

@@ -127,7 +127,10 @@ class _Collector:
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         self.status = head.status
 
-    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
+    def chunk(self, chunk: bytes, start: int) -> None:
+        self.data(chunk[start:-2])
+
+    def data(self, piece: bytes) -> None:
         self.pieces.append(piece)
 
     def end(self) -> None:

@@ -32,7 +32,10 @@ class Told:
 
     def head(self, head: AnswerHead, length_bytes: int | None) -> None: ...
 
-    def data(self, piece: bytes, chunk: bytes | None = None) -> None: ...
+    def chunk(self, chunk: bytes, start: int) -> None:
+        self.data(chunk[start:-2])
+
+    def data(self, piece: bytes) -> None: ...
 
     def end(self) -> None:
         self.over.set_result("answered")

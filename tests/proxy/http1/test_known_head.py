@@ -186,7 +186,10 @@ class Taken:
         self.heads.append(head)
         self.told.append(("head", (head.status, length_bytes)))
 
-    def data(self, piece: bytes, chunk: bytes | None = None) -> None:
+    def chunk(self, chunk: bytes, start: int) -> None:
+        self.data(chunk[start:-2])
+
+    def data(self, piece: bytes) -> None:
         self.told.append(("data", piece))
 
     def end(self) -> None:
