@@ -218,7 +218,11 @@ def test_a_flood_of_strangers_is_thinned_and_counted_and_callers_are_not() -> No
     assert writer.dropped == 10_000 - STRANGERS_BURST
 
 
-FILE = 'platforms: {{p: {{probe: none, max_streams: 4, backends: {{b: "{url}"}}}}}}\npools: {{main: {{primary: p}}}}\nanonymous: {{lane: fast}}\n'
+FILE = """
+platforms: {{p: {{probe: none, max_streams: 4, backends: {{b: "{url}"}}}}}}
+pools: {{main: {{primary: p}}}}
+anonymous: {{lane: fast}}
+"""
 
 
 async def test_what_ended_just_before_the_end_has_its_line() -> None:
