@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from lab.engine.engine import Engine
 from policies.dispatcher.state import Ejected
 from policies.failover import FailedOver
 from policies.model import Outcome
-from proxy.telemetry.access_log import STRANGERS_BURST, STRANGERS_PER_S, AccessLog, line
+from proxy.telemetry.access_log import STRANGERS_BURST, STRANGERS_PER_S, AccessLog, Line, line
 from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.log_writer import LogWriter, Sink, open_sink
 from proxy.telemetry.record import Record
@@ -25,6 +26,40 @@ from tests.wire import post
 
 def record(number: int = 0, **fields: Any) -> Record:
     return Record(received_at=10.0, time_unix=1_700_000_000.25, id=f"id-{number}", tenant=fields.pop("tenant", "acme"), **fields)
+
+
+def test_each_field_of_a_line_is_the_records_of_that_name() -> None:
+    """Lines are made by position: no two of these values are alike."""
+    texts = (
+        "id",
+        "tenant",
+        "lane",
+        "pool",
+        "rule",
+        "model",
+        "platform",
+        "backend",
+        "why",
+        "method",
+        "path",
+        "tokens_source",
+        "trace_id",
+        "peer",
+    )
+    numbers = ("attempts", "hedges", "continued", "status", "tokens_in", "tokens_out", "bytes_in", "bytes_out", "retry_count")
+    known: dict[str, Any] = {name: f"its {name}" for name in texts} | {name: 100 + index for index, name in enumerate(numbers)}
+    times = {"queue_s": 0.5, "connect_s": 0.25, "first_token_at": 11.0, "ended_at": 12.0}
+    said = json.loads(line(Record(10.0, 0.0, streamed=True, outcome=Outcome.TRUNCATED, **known, **times)))
+    assert list(said) == [each.name for each in msgspec.structs.fields(Line)]
+    assert said == known | {
+        "time": "1970-01-01T00:00:00Z",
+        "streamed": True,
+        "outcome": "truncated",
+        "queue_ms": 500.0,
+        "connect_ms": 250.0,
+        "first_token_ms": 1000.0,
+        "total_ms": 2000.0,
+    }
 
 
 @contextmanager
