@@ -147,6 +147,22 @@ class Attempt:
             return  # a stream whose encoding hides its tokens is released at its first byte
         self._settle(None)
 
+    def whole(self, head: AnswerHead, body: bytes) -> None:
+        if self.watcher is not None or head.status >= 300:
+            self.head(head, len(body))
+            if body:
+                self.data(body)
+            self.end()
+            return
+        self.answer_head = head
+        self.status = head.status
+        self.length_bytes = len(body)
+        if body:
+            self.held.append(body)
+        self.ended = True
+        self.connection = None
+        self._settle(None)
+
     def chunk(self, chunk: bytes, start: int) -> None:
         self.data(chunk[start:-2])
 

@@ -165,6 +165,9 @@ class Relay:
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         raise AssertionError("the head comes before the first token")
 
+    def whole(self, head: AnswerHead, body: bytes) -> None:
+        raise AssertionError("the head comes before the first token")
+
     def data(self, piece: bytes, chunk: bytes | None = None) -> None:
         watcher = self._watcher
         if watcher is not None:

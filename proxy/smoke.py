@@ -84,7 +84,7 @@ async def test(backend: Backend, asks: SmokeTest, model: str | None) -> Result:
             return Result(False, failed, model)
         ttft_s = attempt.token_at - attempt.sent_at
         async with asyncio.timeout(REST_S):
-            whole = await _Rest(attempt).whole()
+            whole = await _Rest(attempt).body()
     except TimeoutError:
         return Result(False, _STALLED if attempt.token_at else _LATE, model)
     finally:
@@ -102,7 +102,7 @@ async def _first_listed(backend: Backend, within_s: float) -> str:
         async with asyncio.timeout(within_s):
             if await attempt.first_token(head, b"", CONNECT_S) is not None:
                 return ""
-            listed = await _Rest(attempt).whole()
+            listed = await _Rest(attempt).body()
         return msgspec.json.decode(listed or b"", type=_Listing).data[0].id
     except (TimeoutError, msgspec.DecodeError, IndexError):
         return ""
@@ -132,7 +132,7 @@ class _Rest:
         self._bytes = attempt.held_bytes
         self._over: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
 
-    async def whole(self) -> bytes | None:
+    async def body(self) -> bytes | None:
         """The body, as far as it is bounded, once it has ended properly; None: it was cut."""
         attempt = self._attempt
         if attempt.ended:
@@ -143,6 +143,9 @@ class _Rest:
         return await self._over
 
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
+        raise AssertionError("the head comes before the first token")
+
+    def whole(self, head: AnswerHead, body: bytes) -> None:
         raise AssertionError("the head comes before the first token")
 
     def chunk(self, chunk: bytes, start: int) -> None:

@@ -50,6 +50,9 @@ class Answer(Protocol):
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         """The head. `length_bytes`: of this body, None where its end is told otherwise. (A known head was read with another's.)"""
 
+    def whole(self, head: AnswerHead, body: bytes) -> None:
+        """All of an answer at once: as `head`, `data` if there is a body, and `end`."""
+
     def data(self, piece: bytes) -> None:
         """A piece of the body, as it came out of one read."""
 
@@ -165,8 +168,12 @@ class BackendConnection(asyncio.Protocol):
         if self._untouched:
             self._untouched = False
             known = self.kept.known
-            if known is not None and (found := known.body(data)) is not None and len(data) - found[0] == found[1]:
-                self._take_known(answer, known.head, data, *found)
+            if known is not None and (body := known.whole(data)) is not None:  # whose head came before: it is taken as read
+                self._answer = None
+                self._old = True
+                self._after_chunks = self._to_close = False
+                self.kept.put(self)
+                answer.whole(known.head, body)
                 return
             self._first = data if len(data) <= KNOWN_BYTES else b""
         broken = False
@@ -213,14 +220,6 @@ class BackendConnection(asyncio.Protocol):
             answer.lost(BackendFault.STALE if self._old and self._untouched and unread else BackendFault.RESET)
 
     # --- parsing --------------------------------------------------------------------------------------------------
-
-    def _take_known(self, answer: Answer, head: AnswerHead, data: bytes, start: int, length: int) -> None:
-        """A whole answer, whose head came before: it is taken as read."""
-        answer.head(head, length)
-        if length:
-            answer.data(data[start:])
-        self._to_close = False
-        self._finish(answer)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head is not None:

@@ -78,13 +78,12 @@ class Line(Protocol):
 class Exchange:
     """One request of a caller, and the way back to it. It ends with `respond` or `end`, or the caller leaves."""
 
-    __slots__ = ("body", "connection", "context", "head", "keep_alive", "received_at", "stalled", "started", "task", "valve", "write")
+    __slots__ = ("body", "connection", "context", "head", "keep_alive", "stalled", "started", "task", "valve", "write")
 
-    def __init__(self, connection: Line, head: Head, at: float) -> None:
+    def __init__(self, connection: Line, head: Head, body: bytes = b"") -> None:
         self.connection = connection
         self.head = head
-        self.body = b""
-        self.received_at = at  # set anew when the body is complete
+        self.body = body  # once it is complete
         self.keep_alive = head.keep_alive
         self.context: Any = None  # what the service hangs on it
         self.task: Cancellable | None = None  # cancelled when the caller leaves

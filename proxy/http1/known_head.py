@@ -28,13 +28,14 @@ _END = b"\r\n\r\n"
 class KnownHead(Generic[H]):
     """One head: its bytes around the length, and what came of it. `context` is what else was concluded."""
 
-    __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes", "context", "head")
+    __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes", "_length_bytes", "context", "head")
 
     def __init__(self, before: bytes, after: bytes, head: H, context: Any) -> None:
         self._before = before
         self._after = after
         self._before_bytes = len(before)
         self._after_bytes = len(after)
+        self._length_bytes = _DIGITS_MAX + len(after)  # within so many the length ends, and what stands behind it
         self.head = head
         self.context = context
 
@@ -49,11 +50,22 @@ class KnownHead(Generic[H]):
             return None
         return cls(data[: length.start(1)], data[length.end(1) : stop + len(_END)], head, context)
 
-    def body(self, data: bytes) -> tuple[int, int] | None:
-        """Where in `data` does the body begin, and how long will it be? None: this is another head, or not all of one."""
+    def whole(self, data: bytes) -> bytes | None:
+        """The body, if `data` is this head with all of its body and nothing behind it."""
         if not data.startswith(self._before):
             return None
         start = self._before_bytes
-        stop = data.find(self._after, start, start + _DIGITS_MAX + self._after_bytes)
+        stop = data.find(self._after, start, start + self._length_bytes)
+        if stop < 0:
+            return None
+        body = data[stop + self._after_bytes :]
+        return body if data[start:stop] == b"%d" % len(body) else None
+
+    def begun(self, data: bytes) -> tuple[int, bytes] | None:
+        """If `data` is this head with some of its body: how long will that be, and what of it is there?"""
+        if not data.startswith(self._before):
+            return None
+        start = self._before_bytes
+        stop = data.find(self._after, start, start + self._length_bytes)
         digits = data[start:stop] if stop > start else b""
-        return (stop + self._after_bytes, int(digits)) if digits.isdigit() else None
+        return (int(digits), data[stop + self._after_bytes :]) if digits.isdigit() else None

@@ -67,7 +67,7 @@ class Door:
         """From now on each answer closes its connection; idle ones close at once."""
         self.draining = True
         for connection in list(self.connections):
-            connection.close_if_idle()
+            connection.drain()
 
     def abort(self) -> None:
         """Close everything, whatever is going on."""
@@ -82,6 +82,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_advancing",
+        "_alone",
         "_body_by_at",
         "_body_bytes",
         "_broken",
@@ -134,6 +135,7 @@ class Connection(asyncio.Protocol):
         self._reading_paused = False
         self._complete = False  # the body of `current` has just come to its end
         self._advancing = False
+        self._alone = False  # certainly nothing stands behind `current`, and its caller reads
         self._fault: CallerFault | None = None  # why a callback left the parser
         self._in_head = False
         self._known: KnownHead[Head] | None = None  # the head of the request before
@@ -194,6 +196,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        self._alone = False
         self._await_reader()
         if self.current is not None and self.current.valve is not None:
             self.current.valve.stop()
@@ -261,28 +264,37 @@ class Connection(asyncio.Protocol):
 
     def _take_known(self, known: KnownHead[Head], data: bytes) -> bool:
         """Is this the head that came before, with a body of some length? Then it is taken as read. False: it must be read."""
-        found = known.body(data)
-        if found is None:
+        body = known.whole(data)
+        if body is None:
+            return self._take_begun(known, data)
+        if len(body) > self.limits.body_bytes:
             return False
-        start, length = found
-        here = len(data) - start
-        if here > length or length > self.limits.body_bytes:
-            return False
-        known.head.content_length = length
-        exchange = Exchange(self, known.head, self.door.loop.time())
+        known.head.content_length = len(body)
+        self.current = exchange = Exchange(self, known.head, body)
         exchange.context = known.context
         if self.door.draining:
             exchange.keep_alive = False
-        if here == length:
-            exchange.body = data[start:]
-            self.current = exchange
-            if self.door.service.admit(exchange):
-                self._begin(exchange)
-            return True
-        self._incoming = exchange
+        self._alone = not self._writing_paused
+        if self.door.service.admit(exchange):
+            self._begin(exchange)
+        return True
+
+    def _take_begun(self, known: KnownHead[Head], data: bytes) -> bool:
+        """The same for a body of which more is to come."""
+        begun = known.begun(data)
+        if begun is None:
+            return False
+        length, body = begun
+        if len(body) > length or length > self.limits.body_bytes:
+            return False
+        known.head.content_length = length
+        self._incoming = exchange = Exchange(self, known.head)
+        exchange.context = known.context
+        if self.door.draining:
+            exchange.keep_alive = False
         if self._await_body(exchange):
             self._own_body_left = length
-            self._read_own_body(data[start:])
+            self._read_own_body(body)
         return True
 
     def _learn(self, first: bytes, exchange: Exchange) -> None:
@@ -370,7 +382,7 @@ class Connection(asyncio.Protocol):
         self._upgrade = parser.should_upgrade()
         if self._upgrade and head.chunked:
             self._stop(CallerFault.UPGRADE)
-        exchange = self._incoming = Exchange(self, head, self.door.loop.time())
+        exchange = self._incoming = Exchange(self, head)
         if self.door.draining:
             exchange.keep_alive = False
         if head.content_length is not None and head.content_length > self.limits.body_bytes:
@@ -426,7 +438,6 @@ class Connection(asyncio.Protocol):
     def _begin(self, exchange: Exchange) -> None:
         self.phase = BUSY
         self.deadline_at = NEVER
-        exchange.received_at = self.door.loop.time()
         self.door.service.begin(exchange)
 
     def _refuse(self, fault: CallerFault) -> None:
@@ -438,7 +449,7 @@ class Connection(asyncio.Protocol):
             self._broken = fault  # behind another, which is answered first
             return
         if exchange is None:
-            exchange = Exchange(self, Head.unknown(self._target), self.door.loop.time())
+            exchange = Exchange(self, Head.unknown(self._target))
         self.current = self._incoming = exchange
         exchange.keep_alive = False
         self.door.service.refuse(exchange, fault)
@@ -451,13 +462,20 @@ class Connection(asyncio.Protocol):
         exchange.valve = None
         if not exchange.keep_alive or self._incoming is exchange:  # or its body is unread: what follows is not a request
             self._linger()
+        elif self._alone:
+            self._rest()
         elif self._advancing:
             return
         elif self._held or self._waiting or self._in_head or self._broken or self._incoming or self._writing_paused or self.door.draining:
             self._advance()
-        else:  # nothing stands behind: what `_advance` would come to
-            self.phase = IDLE
-            self.deadline_at = self.door.loop.time() + self.limits.keep_alive_s
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing stands behind: what `_advance` would come to."""
+        self._alone = False  # until the next one is known to be
+        self.phase = IDLE
+        self.deadline_at = self.door.loop.time() + self.limits.keep_alive_s
 
     def _advance(self) -> None:
         """Take up what stands behind, in order. A loop, not a recursion: a thousand may be answered at once."""
@@ -492,6 +510,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _hold(self, data: bytes) -> None:
+        self._alone = False
         self._held.append(data)
         self._held_bytes += len(data)
         if self._held_bytes > self.limits.read_ahead_bytes and not self._reading_paused:
@@ -527,8 +546,9 @@ class Connection(asyncio.Protocol):
         else:
             self._close()
 
-    def close_if_idle(self) -> None:
-        """Between requests there is nothing to lose."""
+    def drain(self) -> None:
+        """Close when the present answer is written. Between requests there is nothing to lose: then at once."""
+        self._alone = False
         if self.phase is IDLE:
             self._close()
 

@@ -127,6 +127,12 @@ class _Collector:
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         self.status = head.status
 
+    def whole(self, head: AnswerHead, body: bytes) -> None:
+        self.head(head, len(body))
+        if body:
+            self.data(body)
+        self.end()
+
     def chunk(self, chunk: bytes, start: int) -> None:
         self.data(chunk[start:-2])
 

@@ -32,6 +32,12 @@ class Told:
 
     def head(self, head: AnswerHead, length_bytes: int | None) -> None: ...
 
+    def whole(self, head: AnswerHead, body: bytes) -> None:
+        self.head(head, len(body))
+        if body:
+            self.data(body)
+        self.end()
+
     def chunk(self, chunk: bytes, start: int) -> None:
         self.data(chunk[start:-2])
 

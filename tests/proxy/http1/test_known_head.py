@@ -6,6 +6,8 @@ import asyncio
 
 import httptools
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy.http1.answer_head import AnswerHead
 from proxy.http1.client import BackendConnection, KeptConnections
@@ -122,6 +124,67 @@ async def test_more_than_its_body_is_the_next_request() -> None:
         assert [(await caller.response()).body for _ in range(3)] == [b"one", b"two", b"three"]
 
 
+async def test_what_comes_behind_a_known_one_while_it_is_answered_is_not_forgotten() -> None:
+    async with serving() as served, await RawClient.connect(served.port) as caller:
+        await ask(caller, request(b"{}"))
+        served.echo.held = True
+        await caller.send(request(b"one"))
+        while not served.echo.open:
+            await asyncio.sleep(0.001)
+        await caller.send(GET + request(b"two"))
+        (connection,) = served.door.connections
+        while not connection._held:
+            await asyncio.sleep(0.001)
+        served.echo.held = False
+        served.echo.answer(served.echo.open.pop())
+        assert [(await caller.response()).body for _ in range(3)] == [b"one", b"", b"two"]
+
+
+async def test_two_unknown_ones_behind_a_known_one_are_both_answered() -> None:
+    async with serving() as served, await RawClient.connect(served.port) as caller:
+        for body in (b"{}", b"{}"):
+            await ask(caller, request(body))
+        await caller.send(GET + GET + request(b"last"))
+        assert [(await caller.response()).body for _ in range(3)] == [b"", b"", b"last"]
+
+
+async def test_a_drain_while_a_known_one_is_answered_closes_behind_it() -> None:
+    async with serving() as served, await RawClient.connect(served.port) as caller:
+        await ask(caller, request(b"{}"))
+        served.echo.held = True
+        await caller.send(request(b"one"))
+        while not served.echo.open:
+            await asyncio.sleep(0.001)
+        served.door.drain()
+        served.echo.answer(served.echo.open.pop())
+        assert (await caller.response()).body == b"one"
+        assert await caller.until_closed() == "fin"
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_behind_a_known_one_nothing_is_taken_up_while_its_caller_does_not_read(before: bool) -> None:
+    async with serving() as served, await RawClient.connect(served.port) as caller:
+        await ask(caller, request(b"{}"))
+        (connection,) = served.door.connections
+        served.echo.held = True
+        if before:
+            connection.pause_writing()
+        await caller.send(request(b"one"))
+        while not served.echo.open:
+            await asyncio.sleep(0.001)
+        if not before:
+            connection.pause_writing()
+        served.echo.answer(served.echo.open.pop())
+        await caller.send(request(b"two"))
+        assert (await caller.response()).body == b"one"
+        while not connection._held:
+            await asyncio.sleep(0.001)
+        assert len(served.echo.begun) == 2
+        served.echo.held = False
+        connection.resume_writing()
+        assert (await caller.response()).body == b"two"
+
+
 async def test_another_head_between_is_no_trouble() -> None:
     async with serving() as served, await RawClient.connect(served.port) as caller:
         for fields in ((), (b"X-Other: 1",), (), (b"X-Other: 2", b"X-More: 3")):
@@ -169,7 +232,27 @@ def test_only_a_whole_head_with_its_length_is_learnt() -> None:
     assert KnownHead.learn(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", head) is None, "not the head that was read"
     assert KnownHead.learn(b"POST / HTTP/1.1\r\nX: 2\r\n\r\nab", head) is None, "no length"
     known = KnownHead.learn(b"POST / HTTP/1.1\r\ncontent-LENGTH:  2\r\n\r\n{}", head)
-    assert known is not None and known.body(b"POST / HTTP/1.1\r\ncontent-LENGTH:  17\r\n\r\n") == (40, 17)
+    assert known is not None and known.begun(b"POST / HTTP/1.1\r\ncontent-LENGTH:  17\r\n\r\nab") == (17, b"ab")
+
+
+@given(st.binary(max_size=12), st.sampled_from([b"0", b"1", b"2", b"7", b"12", b"007", b"+2", b"", b"2 ", b"9" * 19]), st.integers(0, 30))
+def test_whole_is_what_has_as_many_bytes_as_it_says(body: bytes, digits: bytes, cut: int) -> None:
+    head = Head("POST", b"/", "1.1", [(b"content-length", b"2")])
+    head.content_length = 2
+    known = KnownHead.learn(b"POST / HTTP/1.1\r\ncontent-length: 2\r\nx: 1\r\n\r\n{}", head)
+    assert known is not None
+    data = b"POST / HTTP/1.1\r\ncontent-length: " + digits + b"\r\nx: 1\r\n\r\n" + body
+    assert known.whole(data) == (body if digits == b"%d" % len(body) else None)
+    assert known.whole(data[: len(data) - len(body) - 1 - cut] + body) is None, "not all of the head is there"
+
+
+def test_a_number_is_no_length_where_the_head_goes_on_otherwise() -> None:
+    head = Head("POST", b"/", "1.1", [(b"content-length", b"2")])
+    head.content_length = 2
+    known = KnownHead.learn(b"POST / HTTP/1.1\r\ncontent-length: 2\r\nx: 1\r\n\r\n{}", head)
+    assert known is not None
+    for number in range(100):
+        assert known.whole(b"POST / HTTP/1.1\r\ncontent-length: %d " % number) is None
 
 
 # --- answers ------------------------------------------------------------------------------------------------------------
@@ -185,6 +268,12 @@ class Taken:
     def head(self, head: AnswerHead, length_bytes: int | None) -> None:
         self.heads.append(head)
         self.told.append(("head", (head.status, length_bytes)))
+
+    def whole(self, head: AnswerHead, body: bytes) -> None:
+        self.head(head, len(body))
+        if body:
+            self.data(body)
+        self.end()
 
     def chunk(self, chunk: bytes, start: int) -> None:
         self.data(chunk[start:-2])

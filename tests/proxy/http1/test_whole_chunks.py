@@ -28,6 +28,12 @@ class Taken:
 
     def head(self, head: AnswerHead, length_bytes: int | None) -> None: ...
 
+    def whole(self, head: AnswerHead, body: bytes) -> None:
+        self.head(head, len(body))
+        if body:
+            self.data(body)
+        self.end()
+
     def chunk(self, chunk: bytes, start: int) -> None:
         piece = chunk[start:-2]
         self.passed += 1
