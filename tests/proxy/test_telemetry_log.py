@@ -48,7 +48,7 @@ def test_each_field_of_a_line_is_the_records_of_that_name() -> None:
     )
     numbers = ("attempts", "hedges", "continued", "status", "tokens_in", "tokens_out", "bytes_in", "bytes_out", "retry_count")
     known: dict[str, Any] = {name: f"its {name}" for name in texts} | {name: 100 + index for index, name in enumerate(numbers)}
-    times = {"queue_s": 0.5, "connect_s": 0.25, "first_token_at": 11.0, "ended_at": 12.0}
+    times: dict[str, Any] = {"queue_s": 0.5, "connect_s": 0.25, "first_token_at": 11.0, "ended_at": 12.0}
     said = json.loads(line(Record(10.0, 0.0, streamed=True, outcome=Outcome.TRUNCATED, **known, **times)))
     assert list(said) == [each.name for each in msgspec.structs.fields(Line)]
     assert said == known | {
