@@ -98,7 +98,13 @@ class Fairlane:
         self._log = ProcessLog(self._writer, clock.wall, recent=self._recent)
         self._deadlines = Deadlines(loop)
         self.telemetry = Telemetry(
-            wiring.inventory(settings), self._writer, now=clock.now(), wall=clock.wall(), version=_version(), recent=self._recent
+            wiring.inventory(settings),
+            self._writer,
+            now=clock.now(),
+            wall=clock.wall(),
+            version=_version(),
+            recent=self._recent,
+            process_log=self._log,
         )
         self._deadlines.observe_lag = self.telemetry.swept
         dispatcher = wiring.dispatcher(settings, clock.now(), seed=int.from_bytes(os.urandom(8), "big"))
@@ -136,6 +142,7 @@ class Fairlane:
         try:
             self._writer.start()
             self._exit.callback(self._writer.close)
+            self._exit.callback(self.telemetry.settle)
             self._recorder.start()
             self._exit.callback(self._close_recorder)
             self._deadlines.start()

@@ -9,6 +9,8 @@ import asyncio
 import traceback
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from policies.model import Ending, Lease, Outcome
 from policies.tokens import TokenEstimate
 from proxy import clock
@@ -74,11 +76,12 @@ class Service:
         self._log = log
         self._ready = ready
         self._recorder = recorder
-        self._backends = dict(edition.backends)
+        self._backends: dict[str, Backend] = dict(edition.backends)
+        self.backend = self._backends.__getitem__  # of a lease, by name; one that has left the file may still be serving
         self._intake_overhead = telemetry.overhead("intake").observe
         self.dispatch_overhead = telemetry.overhead("dispatch").observe
         self.relay_overhead = telemetry.overhead("relay").observe
-        self._at_rest = asyncio.Event()
+        self._at_rest: asyncio.Event | None = None  # None: nobody waits for it
         for backend in edition.backends.values():
             deadlines.watch(backend.connections)
 
@@ -92,85 +95,77 @@ class Service:
         for connections in kept:
             self.deadlines.watch(connections)
         self.edition = edition
-        self._backends |= edition.backends
-
-    def backend(self, name: str) -> Backend:
-        """The backend of a lease; one that has left the file may still be serving."""
-        return self._backends[name]
+        self._backends.update(edition.backends)
 
     # --- 1 and 2: what the front door calls ------------------------------------------------------------------------
 
     def admit(self, exchange: Exchange) -> bool:
         """The head is complete: is the body wanted? False: it has been answered."""
-        edition = self.edition
-        head = exchange.head
+        edition, head, known = self.edition, exchange.head, exchange.context
+        if known is not None and known[0] is edition and (head.content_length or 0) <= edition.limits.body_bytes:
+            return True  # the same head as before, under the same file
         if head.target.startswith(_HEALTH) and head.target.partition(b"?")[0] == _HEALTH and head.method in _HEALTH_METHODS:
             exchange.context = None
             return True
-        if exchange.context is not None and exchange.context[0] is edition and (head.content_length or 0) <= edition.limits.body_bytes:
-            return True  # the same head as before, under the same file
         admitted = edition.reception.admit(head)
         if isinstance(admitted, Refused):
             self._refuse(exchange, admitted, self._record(exchange))
             return False
-        exchange.context = (edition, admitted)
+        record = self._record(exchange)  # as far as the head fills it; copied for each request that comes with this head
+        record.path, record.phase = admitted.endpoint.path, ""
+        record.tenant, record.lane = admitted.identity.name, edition.plan.lanes[admitted.lane].name
+        record.retry_count, record.trace_id = admitted.retry_count, admitted.trace_id
+        exchange.context = (edition, admitted, record)
         return True
 
-    def begin(self, exchange: Exchange) -> None:
-        """The request is complete: read it, and let its story be told. A large one is read elsewhere first."""
+    def begin(self, exchange: Exchange, large: Job | None = None) -> None:
+        """The request is complete: read it, and let its story be told. A `large` one comes again when it was read elsewhere."""
         if exchange.context is None:
             self._answer_health(exchange)
             return
         edition: Edition
         admitted: Admitted
-        edition, admitted = exchange.context
-        received_at = clock.now()
-        request_id = admitted.request_id or new_request_id()
-        if admitted.endpoint.kind is _CATALOGUE:
-            self._answer_catalogue(exchange, edition, admitted, request_id)
-        elif len(exchange.body) > LARGE_BYTES:
-            self._large.put(Job(exchange, received_at, request_id, edition, admitted))
+        edition, admitted, record = exchange.context
+        reading: Reading | Refused
+        if large is not None:
+            received_at, request_id, reading = large.received_at, large.request_id, large.reading
         else:
+            received_at = clock.now()
+            request_id = admitted.request_id or new_request_id()
+            if admitted.endpoint.kind is _CATALOGUE:
+                self._answer_catalogue(exchange, edition, admitted, request_id)
+                return
+            if len(exchange.body) > LARGE_BYTES:
+                self._large.put(Job(exchange, received_at, request_id, edition, admitted))
+                return
             reading = edition.reception.read(exchange.body, admitted, request_id)
-            self._begin_story(exchange, edition, admitted, request_id, received_at, reading)
-
-    def _begin_story(
-        self, exchange: Exchange, edition: Edition, admitted: Admitted, request_id: str, received_at: float, reading: Reading | Refused
-    ) -> None:
-        identity, head = admitted.identity, exchange.head
         if isinstance(reading, Refused):
             record = self._record(exchange)
-            record.id, record.tenant = request_id, identity.name
+            record.id, record.tenant = request_id, admitted.identity.name
             self._refuse(exchange, reading, record)
             return
         exchange.body = b""  # from here on the reading holds it
         request = reading.request
-        record = Record(
-            received_at,
-            clock.wall(),
-            request_id,
-            head.method,
-            request.path,
-            identity.name,
-            edition.plan.lanes[request.lane].name,
+        record = replace(
+            record,
+            received_at=received_at,
+            time_unix=clock.wall(),
+            id=request_id,
             model=request.model or "",
             streamed=request.streamed,
             bytes_in=request.body_bytes,
-            retry_count=admitted.retry_count,
-            trace_id=admitted.trace_id,
-            peer=edition.caller_address(exchange.peer, head.headers) if edition.trusted_proxies else exchange.peer,
         )
         self._intake_overhead(clock.now() - received_at)
-        story = Story(self, edition, exchange, identity, reading, record)
+        story = Story(self, edition, exchange, admitted.identity, reading, record)
         if self.traces is not None:
-            story.trace = self.traces.begin(record, head.headers)
+            story.trace = self.traces.begin(record, exchange.head.headers)
         exchange.task = story
         self.stories[story] = None
         story.task = self.loop.create_task(story.tell())
 
     def _large_body_read(self, job: Job) -> None:
         if not job.left:
-            self._begin_story(job.exchange, job.edition, job.admitted, job.request_id, job.received_at, job.reading)
+            self.begin(job.exchange, job)
         else:  # the request was complete, so that it counts
             record = self._record(job.exchange)
             record.received_at, record.id, record.tenant = job.received_at, job.request_id, job.admitted.identity.name
@@ -194,8 +189,7 @@ class Service:
 
     def told(self, story: Story) -> None:
         """The request is over: its counts, its tokens, its line in the log."""
-        record, relay, reading, usage = story.record, story.relay, story.reading, story.usage
-        request = reading.request
+        record, relay, usage, request = story.record, story.relay, story.usage, story.reading.request
         if relay is not None:
             record.bytes_out = relay.bytes_out
             usage = relay.usage
@@ -208,22 +202,25 @@ class Service:
             record.tokens_in, record.tokens_out = usage
             record.tokens_source = "usage"
             if not request.images:
-                self._tokens.learn(request.model, reading.prompt.ascii_bytes, reading.prompt.other_chars, record.tokens_in)
+                prompt = story.reading.prompt
+                self._tokens.learn(request.model, prompt.ascii_bytes, prompt.other_chars, record.tokens_in)
         if not record.tokens_in:
             record.tokens_in = request.prompt_tokens
         at = clock.now()
         self.telemetry.finish(record, at)
         if story.trace is not None:
             story.trace.end(record, request, at)
-        self._recorder.put(record, request)
+        if self._recorder.on:
+            self._recorder.put(record, request)
         del self.stories[story]
         story.exchange.task = story.task = None  # nobody ends it any more; and no circle is left for the collector to find
-        if not self.stories:
+        if self._at_rest is not None:
             self._look_for_rest()
 
     def _look_for_rest(self) -> None:
-        if not self.stories and not self._large.jobs:
+        if self._at_rest is not None and not self.stories and not self._large.jobs:
             self._at_rest.set()
+            self._at_rest = None
 
     def report(self, story: Story, error: Exception) -> None:
         """A fault of ours: to be seen by an operator, never by a caller."""
@@ -234,7 +231,7 @@ class Service:
         try:
             async with asyncio.timeout(within_s):
                 while self.stories or self._large.jobs:
-                    self._at_rest.clear()
+                    self._at_rest = self._at_rest or asyncio.Event()
                     await self._at_rest.wait()
         except TimeoutError:
             return False

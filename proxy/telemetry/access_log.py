@@ -56,14 +56,6 @@ class Line(msgspec.Struct):
 _OUTCOMES = {outcome: outcome.value for outcome in Outcome}  # an enum's value is slow to reach
 
 
-def _ms(seconds: float) -> float:
-    return int(seconds * 1e6) / 1e3
-
-
-def _ms_if_known(seconds: float | None) -> float | None:
-    return None if seconds is None else int(seconds * 1e6) / 1e3
-
-
 def encode(value: object) -> bytes:
     """One line of JSON. Control characters, and all but ASCII, are escaped: a log is read in terminals."""
     try:
@@ -77,38 +69,39 @@ def encode(value: object) -> bytes:
 
 def line(record: Record) -> bytes:
     """The access log's line for a request that has ended."""
+    received_at, first_token_at, connect_s = record.received_at, record.first_token_at, record.connect_s
     return encode(
-        Line(
-            time=datetime.fromtimestamp(record.time_unix, UTC),
-            id=record.id[:TEXT_MAX],
-            tenant=record.tenant[:TEXT_MAX],
-            lane=record.lane,
-            pool=record.pool,
-            rule=record.rule,
-            model=record.model[:TEXT_MAX],
-            platform=record.platform,
-            backend=record.backend,
-            attempts=record.attempts,
-            hedges=record.hedges,
-            continued=record.continued,
-            outcome=_OUTCOMES[record.outcome],
-            why=record.why[:TEXT_MAX],
-            status=record.status,
-            method=record.method[:TEXT_MAX],
-            path=record.path[:TEXT_MAX],
-            streamed=record.streamed,
-            queue_ms=_ms(record.queue_s),
-            connect_ms=_ms_if_known(record.connect_s),
-            first_token_ms=_ms_if_known(record.ttft_s),
-            total_ms=_ms(record.ended_at - record.received_at),
-            tokens_in=record.tokens_in,
-            tokens_out=record.tokens_out,
-            tokens_source=record.tokens_source,
-            bytes_in=record.bytes_in,
-            bytes_out=record.bytes_out,
-            retry_count=record.retry_count,
-            trace_id=record.trace_id[:TEXT_MAX],
-            peer=record.peer[:TEXT_MAX],
+        Line(  # by position, and milliseconds without a call: a third cheaper, and each request pays it
+            datetime.fromtimestamp(record.time_unix, UTC),
+            record.id[:TEXT_MAX],
+            record.tenant[:TEXT_MAX],
+            record.lane,
+            record.pool,
+            record.rule,
+            record.model[:TEXT_MAX],
+            record.platform,
+            record.backend,
+            record.attempts,
+            record.hedges,
+            record.continued,
+            _OUTCOMES[record.outcome],
+            record.why[:TEXT_MAX],
+            record.status,
+            record.method[:TEXT_MAX],
+            record.path[:TEXT_MAX],
+            record.streamed,
+            int(record.queue_s * 1e6) / 1e3,
+            None if connect_s is None else int(connect_s * 1e6) / 1e3,
+            None if first_token_at is None else int((first_token_at - received_at) * 1e6) / 1e3,
+            int((record.ended_at - received_at) * 1e6) / 1e3,
+            record.tokens_in,
+            record.tokens_out,
+            record.tokens_source,
+            record.bytes_in,
+            record.bytes_out,
+            record.retry_count,
+            record.trace_id[:TEXT_MAX],
+            record.peer[:TEXT_MAX],
         )
     )
 
@@ -121,12 +114,11 @@ class AccessLog:
         self._allowance: float = STRANGERS_BURST
         self._counted_at = 0.0
 
-    def put(self, record: Record) -> None:
-        """Hands the line of an ended request to the writer; never blocks."""
-        if record.tenant or record.pool or self._may_log_stranger(record.ended_at):
-            self._writer.put(record)
-        else:
-            self._writer.give_up()
+    def put(self, *records: Record) -> None:
+        """Hands the lines of requests that have ended to the writer, in their order; never blocks."""
+        wanted = [record for record in records if record.tenant or record.pool or self._may_log_stranger(record.ended_at)]
+        self._writer.give_up(len(records) - len(wanted))
+        self._writer.put(*wanted)
 
     def _may_log_stranger(self, now: float) -> bool:
         self._allowance = min(STRANGERS_BURST, self._allowance + (now - self._counted_at) * STRANGERS_PER_S)

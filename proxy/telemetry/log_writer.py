@@ -51,7 +51,7 @@ class LogWriter(Generic[R]):
 
     def __init__(self, sink: Sink | None, line: Callable[[R], bytes], *, lines_max: int = LINES_MAX, notices: Sink | None = None) -> None:
         self._sink = sink
-        self._on = sink is not None
+        self.on = sink is not None  # does anybody want lines?
         self._line = line
         self._lines_max = lines_max
         self._notices = notices or Sink(STDERR)
@@ -71,25 +71,20 @@ class LogWriter(Generic[R]):
         """Lines that were given up, since the start."""
         return self._given_up + self._lost
 
-    def give_up(self) -> None:
-        """Counts a line that the caller decided not to put."""
-        self._given_up += 1
+    def give_up(self, lines: int) -> None:
+        """Counts lines that the caller decided not to put."""
+        self._given_up += lines
 
-    @property
-    def on(self) -> bool:
-        """Does anybody want lines?"""
-        return self._on
-
-    def put(self, record: R) -> None:
-        """One line of the access log. Never blocks; counts the line as dropped if too many are waiting."""
-        if not self._on:
+    def put(self, *records: R) -> None:
+        """A line of the access log for each. Never blocks; counts those as dropped for which too many are waiting."""
+        if not self.on:
             return
-        if len(self._items) >= self._lines_max:
-            self._given_up += 1
-            return
-        self._items.append(record)
-        if not self._wake.is_set():
-            self._wake.set()
+        kept = records[: max(0, self._lines_max - len(self._items))]
+        self._given_up += len(records) - len(kept)
+        if kept:
+            self._items.extend(kept)
+            if not self._wake.is_set():
+                self._wake.set()
 
     def say(self, line: bytes) -> None:
         """One line of the process log, to stderr whatever the access log's destination. Never blocks."""
@@ -101,7 +96,7 @@ class LogWriter(Generic[R]):
 
     def switch(self, sink: Sink | None) -> None:
         """From here on lines go to `sink`, also if it is the same file under its name again (log rotation)."""
-        self._on = sink is not None
+        self.on = sink is not None
         self._items.append(_Switch(sink))
         self._wake.set()
 

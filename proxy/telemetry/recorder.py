@@ -83,13 +83,18 @@ class Recorder:
 
     def __init__(self, sink: Sink | None) -> None:
         self._writer: LogWriter[TraceLine] = LogWriter(sink, encode)
+        self.on = self._writer.on  # does anybody record?
         self.start: Callable[[], None] = self._writer.start
-        self.switch: Callable[[Sink | None], None] = self._writer.switch
         self.close = self._writer.close
+
+    def switch(self, sink: Sink | None) -> None:
+        """From here on lines go to `sink`."""
+        self._writer.switch(sink)
+        self.on = self._writer.on
 
     def put(self, record: Record, request: Request) -> None:
         """Hands the line of an ended request to the writer; never blocks."""
-        if self._writer.on:
+        if self.on:
             self._writer.put(trace_line(record, request))
 
     @property

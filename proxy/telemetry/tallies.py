@@ -8,7 +8,24 @@ observes is put on a list, and many values are sorted into its buckets at once: 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Made(dict[K, V]):
+    """What is not there when it is asked for is made."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[K], V]) -> None:
+        self._make = make
+
+    def __missing__(self, key: K) -> V:
+        value = self[key] = self._make(key)
+        return value
 
 
 class Counter:
@@ -23,14 +40,17 @@ class Counter:
 class Histogram:
     """How are the observed values spread? `counts[i]` holds those in (bounds[i-1], bounds[i]], the last those above all."""
 
-    __slots__ = ("_counts", "_new", "_sum", "bounds", "observe")
+    __slots__ = ("_counts", "_new", "_sum", "bounds", "observe", "observe_all")
 
     observe: Callable[[float], None]
     """Count one value. The same function for the life of the histogram."""
+    observe_all: Callable[[Iterable[float]], None]
+    """Count many."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._new: list[float] = []  # observed, and not yet in a bucket
         self.observe = self._new.append
+        self.observe_all = self._new.extend
         self.rebound(bounds)
 
     @property

@@ -9,19 +9,57 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from lab.engine.engine import Engine
 from policies.dispatcher.state import Ejected
 from policies.failover import FailedOver
 from policies.model import Outcome
-from proxy.telemetry.access_log import STRANGERS_BURST, STRANGERS_PER_S, AccessLog, line
+from proxy.telemetry.access_log import STRANGERS_BURST, STRANGERS_PER_S, AccessLog, Line, line
 from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.log_writer import LogWriter, Sink, open_sink
 from proxy.telemetry.record import Record
+from tests.proxy.serving import serving
+from tests.wire import post
 
 
 def record(number: int = 0, **fields: Any) -> Record:
     return Record(received_at=10.0, time_unix=1_700_000_000.25, id=f"id-{number}", tenant=fields.pop("tenant", "acme"), **fields)
+
+
+def test_each_field_of_a_line_is_the_records_of_that_name() -> None:
+    """Lines are made by position: no two of these values are alike."""
+    texts = (
+        "id",
+        "tenant",
+        "lane",
+        "pool",
+        "rule",
+        "model",
+        "platform",
+        "backend",
+        "why",
+        "method",
+        "path",
+        "tokens_source",
+        "trace_id",
+        "peer",
+    )
+    numbers = ("attempts", "hedges", "continued", "status", "tokens_in", "tokens_out", "bytes_in", "bytes_out", "retry_count")
+    known: dict[str, Any] = {name: f"its {name}" for name in texts} | {name: 100 + index for index, name in enumerate(numbers)}
+    times: dict[str, Any] = {"queue_s": 0.5, "connect_s": 0.25, "first_token_at": 11.0, "ended_at": 12.0}
+    said = json.loads(line(Record(10.0, 0.0, streamed=True, outcome=Outcome.TRUNCATED, **known, **times)))
+    assert list(said) == [each.name for each in msgspec.structs.fields(Line)]
+    assert said == known | {
+        "time": "1970-01-01T00:00:00Z",
+        "streamed": True,
+        "outcome": "truncated",
+        "queue_ms": 500.0,
+        "connect_ms": 250.0,
+        "first_token_ms": 1000.0,
+        "total_ms": 2000.0,
+    }
 
 
 @contextmanager
@@ -213,6 +251,70 @@ def test_a_flood_of_strangers_is_thinned_and_counted_and_callers_are_not() -> No
     later.ended_at = 100.0 + 1.5 / STRANGERS_PER_S
     log.put(later)
     assert writer.dropped == 10_000 - STRANGERS_BURST
+
+
+FILE = """
+platforms: {{p: {{probe: none, max_streams: 4, backends: {{b: "{url}"}}}}}}
+pools: {{main: {{primary: p}}}}
+anonymous: {{lane: fast}}
+"""
+
+
+async def test_what_ended_just_before_the_end_has_its_line() -> None:
+    async with Engine(slots=4, ttft_s=0.0, tpot_s=0.0).serving() as engine:
+        async with serving(FILE.format(url=engine.url), access_log="file") as proxy:
+            log = proxy.log.open("rb")
+            proxy.fairlane._deadlines.stop()  # nobody comes by to count
+            assert (await proxy.ask()).status == 200
+            await proxy.at_rest()
+        with log:
+            assert [json.loads(text)["outcome"] for text in log] == ["ok"]
+
+
+async def test_what_ended_before_a_reload_has_its_line_where_it_was_asked_for() -> None:
+    async with (
+        Engine(slots=4, ttft_s=0.0, tpot_s=0.0).serving() as engine,
+        serving(FILE.format(url=engine.url), access_log="file") as proxy,
+    ):
+        proxy.fairlane._deadlines.stop()
+        assert (await proxy.ask()).status == 200
+        await proxy.at_rest()
+        elsewhere = proxy.log.with_name("elsewhere.log")
+        proxy.file.write_text(proxy.file.read_text().replace(str(proxy.log), str(elsewhere)))
+        assert (await proxy.fairlane.reload()).ok
+        assert (await proxy.ask()).status == 200
+        await proxy.at_rest()
+        proxy.fairlane.telemetry.settle()
+        await proxy.until(lambda: elsewhere.read_bytes().count(b"\n") == 1)
+        assert proxy.log.read_bytes().count(b"\n") == 1
+
+
+async def test_requests_that_come_with_the_same_head_have_lines_of_their_own() -> None:
+    async with (
+        Engine(slots=4, ttft_s=0.0, tpot_s=0.0).serving() as engine,
+        serving(FILE.format(url=engine.url), access_log="file") as proxy,
+    ):
+        bodies = [
+            b'{"model":"%b","stream":%b,"max_tokens":1,"messages":[{"role":"user","content":"hi"}]}' % each
+            for each in ((b"one", b"false"), (b"three", b"true"), (b"seven", b"false"))
+        ]
+        async with await proxy.connect() as caller:
+            for body in (*bodies, b'{"model":7}'):
+                await caller.ask(post(body, headers={"x-stainless-retry-count": "2"}))
+        await proxy.until(lambda: proxy.log.read_bytes().count(b"\n") == 4)
+        first, second, third, refused = read(proxy.log)
+        assert [(said["model"], said["streamed"], said["bytes_in"]) for said in (first, second, third)] == [
+            ("one", False, len(bodies[0])),
+            ("three", True, len(bodies[1])),
+            ("seven", False, len(bodies[2])),
+        ]
+        assert first["first_token_ms"] is third["first_token_ms"] is None
+        assert second["first_token_ms"] is not None
+        assert len({said["id"] for said in (first, second, third, refused)}) == 4
+        for said in (first, second, third):
+            assert (said["tenant"], said["lane"], said["path"], said["retry_count"]) == ("anonymous", "fast", "/v1/chat/completions", 2)
+            assert (said["outcome"], said["attempts"]) == ("ok", 1)
+        assert (refused["outcome"], refused["tenant"], refused["lane"], refused["model"]) == ("malformed", "anonymous", "", "")
 
 
 def test_the_process_log_goes_its_own_way(tmp_path: Path) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.dispatcher import Dispatcher
@@ -16,11 +19,12 @@ from policies.health import HealthState
 from policies.model import BackendPlan, LanePlan, Lease, Outcome, Plan, PlatformPlan, PoolPlan
 from proxy.telemetry import catalogue, labels
 from proxy.telemetry.access_log import line
+from proxy.telemetry.events import ProcessLog
 from proxy.telemetry.inventory import Inventory
 from proxy.telemetry.log_writer import LogWriter, open_sink
 from proxy.telemetry.record import Record
 from proxy.telemetry.spend import Price
-from proxy.telemetry.telemetry import Telemetry
+from proxy.telemetry.telemetry import ENDED_MAX, Telemetry
 from proxy.telemetry.view import checks, document
 
 # Section 6 of the contract, and every label of it.
@@ -131,8 +135,9 @@ def state(**fields: Any) -> State:
 class Reader:
     """Telemetry beside what Prometheus reads of it."""
 
-    def __init__(self, inventory: Inventory = INVENTORY) -> None:
-        self.telemetry = Telemetry(inventory, LogWriter(open_sink("off"), line), now=0.0, wall=1_700_000_000.0, version="0.1.0")
+    def __init__(self, inventory: Inventory = INVENTORY, process_log: ProcessLog | None = None) -> None:
+        writer = LogWriter(open_sink("off"), line)
+        self.telemetry = Telemetry(inventory, writer, now=0.0, wall=1_700_000_000.0, version="0.1.0", process_log=process_log)
 
     def families(self, now: float = 0.0) -> dict[str, Any]:
         text = self.telemetry.exposition(state(), now).decode()
@@ -450,7 +455,86 @@ def test_who_holds_slots_on_a_shared_platform_pays_for_them() -> None:
     assert read("attempts_total", backend="api", outcome="ok") == 1
 
 
+# --- many at a time ---
+
+RECORDS = st.builds(
+    served,
+    pool=st.sampled_from(["chat", "chat", "batch", ""]),
+    lane=st.sampled_from(["fast", "slow"]),
+    platform=st.sampled_from(["own", "rented"]),
+    backend=st.sampled_from(["own-1", "api"]),
+    streamed=st.booleans(),
+    attempts=st.integers(1, 3),
+    hedges=st.integers(0, 1),
+    continued=st.integers(0, 1),
+    outcome=st.sampled_from([Outcome.OK, Outcome.OK, Outcome.OK, *Outcome]),
+    status=st.sampled_from([200, 200, 0, 400, 429, 502]),
+    phase=st.sampled_from(["", *labels.DISCONNECT_PHASES]),
+    first_token_at=st.sampled_from([None, 10.2, 11.01]),
+    last_token_at=st.sampled_from([None, 11.1, 15.0]),
+    tokens_in=st.sampled_from([0, 5, 512, 513, 9000]),
+    tokens_out=st.sampled_from([0, 1, 10]),
+    tokens_source=st.sampled_from(["usage", "estimated", ""]),
+    retry_count=st.sampled_from([0, 0, 3]),
+)
+
+
+def told(reader: Reader) -> dict[str, float]:
+    """Every sample that is not zero."""
+    lines = [each.rpartition(" ") for each in reader.telemetry.exposition(state(), 0.0).decode().splitlines()]
+    return {series: float(value) for series, _, value in lines if series.startswith("fairlane_") and value not in ("0", "0.0")}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(RECORDS, min_size=1, max_size=20))
+def test_requests_counted_together_come_to_what_each_alone_comes_to(records: list[Record]) -> None:
+    together, alone = Reader(), Reader()
+    for number, record in enumerate(records):
+        if not record.streamed:
+            record.first_token_at = None  # no story has one
+        together.telemetry.finish(record, 12.0 + number)
+        alone.telemetry.finish(record, 12.0 + number)
+        alone.telemetry.settle()
+    assert told(together) == pytest.approx(told(alone))
+    assert together.sum("requests_total") == len(records)
+
+
+def test_no_more_wait_to_be_counted_than_agreed_and_none_longer_than_a_sweep(read: Reader) -> None:
+    for number in range(3 * ENDED_MAX + 5):
+        read.telemetry.finish(served(), 12.0)
+        assert len(read.telemetry._ended) == (number + 1) % ENDED_MAX
+    read.telemetry.swept(0.0)
+    assert not read.telemetry._ended
+    assert read.sum("requests_total") == 3 * ENDED_MAX + 5
+
+
+@pytest.mark.parametrize(
+    "fault", [{"tokens_in": None}, {"tokens_out": "7"}, {"tokens_out": 10**400}, {"last_token_at": "late"}, {"status": "x"}]
+)
+def test_a_record_that_makes_no_sense_is_told_and_spoils_no_other(fault: dict[str, Any], tmp_path: Path) -> None:
+    writer = LogWriter(open_sink("off"), line, notices=open_sink(str(tmp_path / "notices")))
+    spoilt, well = Reader(process_log=ProcessLog(writer)), Reader()
+    sound: dict[str, Any] = {"platform": "rented", "backend": "api"}
+    for read in (spoilt, well):
+        for _ in range(3):
+            read.telemetry.finish(served(**sound), 12.0)
+    spoilt.telemetry.finish(served(id="odd", **{**sound, **fault}), 12.0)
+    spoilt.telemetry.finish(served(**sound), 12.0)
+    well.telemetry.finish(served(**sound), 12.0)
+    assert told(spoilt) == pytest.approx(told(well))
+    writer.start()
+    writer.close()
+    (said,) = (tmp_path / "notices").read_bytes().splitlines()
+    assert b'"event":"not_counted","id":"odd"' in said
+
+
 # --- another file ---
+
+
+def test_what_has_ended_is_counted_by_the_file_it_ended_under(read: Reader) -> None:
+    read.telemetry.finish(served(platform="rented", backend="api", tokens_in=1_000_000, tokens_out=0), 12.0)
+    read.telemetry.reconfigure(Inventory(PLAN, {"chat": 0.15}, {"rented": Price(input_per_million=50.0)}), 0.0)
+    assert read("cost_dollars_total", pool="chat", platform="rented") == pytest.approx(0.5)
 
 
 def test_slo_targets_are_boundaries_in_every_series_of_their_metric() -> None:
