@@ -154,7 +154,7 @@ async def _is_cancelled(proxy: Serving, backend: ScriptedBackend, _: pytest.Monk
 
 @provokes(Outcome.WRITE_TIMEOUT)
 async def _stops_reading(proxy: Serving, backend: ScriptedBackend, _: pytest.MonkeyPatch) -> None:
-    proxy.fairlane.door.limits = dataclasses.replace(proxy.fairlane.door.limits, write_stall_s=0.3)
+    proxy.fairlane.door.limits = dataclasses.replace(proxy.fairlane.door.limits, write_stall_s=0.1)
 
     async def flood(exchange: Any) -> None:
         for _ in range(2000):
